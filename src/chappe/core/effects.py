@@ -1,0 +1,225 @@
+"""What the fleet machine asks its shell to do. Effects of one `handle` call are carried out in order.
+
+`Persist*` effects of a call are written in one transaction before any message of that call is sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRef:
+    worker_id: str
+    name: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSlot:
+    """Whom a parent may serve in one slot. At an origin the slot is the number of the chain (in a star, of the worker)."""
+
+    child: PeerRef
+    slot: int
+    generation: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackParent:
+    parent: PeerRef
+    slot: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One node's place in one stripe of one object. The shell signs a token for (parent -> this node) and one for each
+    fallback: {run, object_id, stripe, slot, parent, child = this node, its generation, epoch}."""
+
+    object_id: str
+    stripe: int
+    epoch: int
+    parent: PeerRef | None
+    slot: int = 0  # of this node at its parent
+    fallbacks: tuple[FallbackParent, ...] = ()
+    children: tuple[ChildSlot, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    object_id: str
+    version: int
+    root: str
+    kind: str
+    payload_bytes: int
+    snapshot_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """The whole desired state of one node."""
+
+    worker_id: str
+    session: int
+    generation: int
+    epoch: int
+    targets: tuple[Target, ...]
+    edges: tuple[Edge, ...]
+    keep_versions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    worker_id: str
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Close this stream: the node is not taken. `reason` says what to do."""
+
+    worker_id: str
+    session: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Close this stream without a word: the same worker has a newer one."""
+
+    worker_id: str
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The relay that wanted to leave has no child any more and may go."""
+
+    worker_id: str
+    session: int
+
+
+class PublishErrorKind(StrEnum):
+    CONFLICT = "conflict"  # gRPC ALREADY_EXISTS
+    INVALID = "invalid"  # INVALID_ARGUMENT
+    NO_WORKERS = "no_workers"  # FAILED_PRECONDITION
+    NOT_FOUND = "not_found"  # NOT_FOUND
+    FAILED = "failed"  # ABORTED
+    CANCELLED = "cancelled"  # CANCELLED
+    SUPERSEDED = "superseded"  # ABORTED
+
+
+@dataclass(frozen=True, slots=True)
+class PublishAccepted:
+    request: int
+    version: int
+    chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishAlready:
+    """The version was announced before with this root: the publisher compares."""
+
+    request: int
+    version: int
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishProgress:
+    """Something a watcher wants to see changed; the shell renders the publication's status now, at most ten times a second."""
+
+    object_id: str
+    requests: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishFinished:
+    object_id: str
+    requests: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """Ends a Publish, Cancel, Drain or Forget call with an error."""
+
+    request: int
+    kind: PublishErrorKind
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDone:
+    """Ends a Cancel, Drain or Forget call."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class PersistWorker:
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetWorker:
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PersistPublication:
+    object_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PersistEpoch:
+    """Epochs up to this one may have been handed out. Reserved in blocks, so that not every edge costs a transaction."""
+
+    reserved: int
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One structured line for a decision, `event` with its fields."""
+
+    event: str
+    reason: str
+    fields: dict[str, str | int | float | list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Increment a counter of the coordinator's metrics: `name` without prefix, labels from a closed set."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Call `handle(Tick(), now)` at this time at the latest. Replaces the one asked for before."""
+
+    time_s: float
+
+
+Effect = (
+    Assign
+    | Welcome
+    | Refuse
+    | Replace
+    | Release
+    | PublishAccepted
+    | PublishAlready
+    | PublishProgress
+    | PublishFinished
+    | RequestRefused
+    | RequestDone
+    | PersistWorker
+    | ForgetWorker
+    | PersistPublication
+    | PersistEpoch
+    | Log
+    | Count
+    | WakeAt
+)

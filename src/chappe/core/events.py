@@ -1,0 +1,232 @@
+"""What the fleet machine is told. Each is a fact that has happened; times are the `now` given to `handle`.
+
+Workers are known by `worker_id`, their streams by `session` (a number that the shell never uses twice): an event from a
+stream that has been replaced is stale and ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from chappe.core.ranges import Range
+from chappe.core.reasons import ParentLossReason
+
+
+class Role(StrEnum):
+    RELAY = "relay"
+    ORIGIN = "origin"
+
+
+class ObjectState(StrEnum):
+    """What a worker says of an object, in the order in which a transfer passes through it."""
+
+    RECEIVING = "receiving"
+    RECEIVED = "received"
+    VERIFIED = "verified"
+    INSTALLED = "installed"
+    FAILED = "failed"
+    DISK_FULL = "disk_full"
+
+
+class Topology(StrEnum):
+    CHAINS = "chains"
+    STAR = "star"
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one worker holds of one object. `version` is 0 until it has landed, `chunks_total` None without a header."""
+
+    object_id: str
+    state: ObjectState
+    version: int = 0
+    root: str = ""
+    chunks: tuple[Range, ...] = ()
+    chunks_total: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldEdge:
+    """A stream that is really there, as its child reports it."""
+
+    object_id: str
+    stripe: int
+    parent: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A relay or an origin has (re)joined. Rates are bytes per second, None when undeclared."""
+
+    worker_id: str
+    session: int
+    role: Role
+    name: str
+    generation: int
+    address: str
+    uplink_bytes_per_s: float | None = None
+    downlink_bytes_per_s: float | None = None
+    price_per_hour: float | None = None
+    rollouts_per_second: float | None = None
+    holdings: tuple[Holding, ...] = ()
+    edges: tuple[HeldEdge, ...] = ()
+    assignment_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLost:
+    """The stream broke or was closed. The worker may be alive."""
+
+    worker_id: str
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Anything came from the worker: its lease is renewed. Sent by the shell for every message, heartbeats included."""
+
+    worker_id: str
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    worker_id: str
+    session: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingChanged:
+    worker_id: str
+    session: int
+    holding: Holding
+
+
+@dataclass(frozen=True, slots=True)
+class ParentConnected:
+    worker_id: str
+    session: int
+    edge: HeldEdge
+
+
+@dataclass(frozen=True, slots=True)
+class ParentLost:
+    worker_id: str
+    session: int
+    edge: HeldEdge
+    reason: ParentLossReason
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveRequested:
+    """A relay stops gracefully: its child is to be moved first."""
+
+    worker_id: str
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """An origin holds the header of an object and serves it. `root` is set when it offers a closed object again."""
+
+    worker_id: str
+    session: int
+    object_id: str
+    version: int
+    kind: str
+    payload_bytes: int
+    snapshot_bytes: int
+    chunks_total: int
+    root: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RootAnnounced:
+    worker_id: str
+    session: int
+    object_id: str
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFailed:
+    """The origin cannot go on with an object (its files changed): nothing of it may become a version."""
+
+    worker_id: str
+    session: int
+    object_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishRequested:
+    """A publisher asks for a version. `version` 0 means the next one; `chains` 0 means as planned.
+
+    `request` names the caller's stream in the effects that answer it. A request for a publication that is open already
+    (same object_id) attaches to it.
+    """
+
+    request: int
+    origin_id: str
+    object_id: str
+    version: int
+    until: float
+    topology: Topology
+    chains: int
+    snapshot_bytes: int
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PublishWatcherLeft:
+    """The caller of Publish is gone. The publication goes on."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    request: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    request: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetRequested:
+    request: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: the moment asked for by the last `WakeAt` has come, or an earlier one."""
+
+
+Event = (
+    Hello
+    | SessionLost
+    | Heard
+    | Acknowledged
+    | HoldingChanged
+    | ParentConnected
+    | ParentLost
+    | LeaveRequested
+    | Offered
+    | RootAnnounced
+    | SourceFailed
+    | PublishRequested
+    | PublishWatcherLeft
+    | CancelRequested
+    | DrainRequested
+    | ForgetRequested
+    | Tick
+)

@@ -1,0 +1,169 @@
+"""The manifest of a full object: where each chunk lies, which digest it must have, and what the snapshot's root is.
+
+    Header ──▶ geometry: chunk i = (file, offset, length)      known before a byte is hashed
+    Page j ──▶ digests of chunks [j * chunks_per_page, ...)     follows as the publisher hashes
+    root   ──▶ digest(file table, per file digest(its 1 MiB leaves))   closes the publication
+
+Chunks never cross a file and `chunk_bytes` is a power of two, so that a leaf is either whole chunks or part of one.
+The root does not depend on `chunk_bytes`: only on paths, sizes, bytes and the algorithm.
+Nothing here does I/O. Everything parsed here may come from a hostile peer: every field is checked before it is used.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from chappe.core.digest import ALGORITHMS, Algorithm
+from chappe.errors import ManifestError
+
+LEAF_BYTES = 1 << 20
+CHUNK_BYTES_MIN = 1 << 16
+CHUNK_BYTES_MAX = 1 << 21
+CHUNKS_PER_PAGE = 128
+CHUNKS_PER_PAGE_MAX = 4096
+OBJECT_ID_CHARS = 32  # lower-case hex
+CHUNK_TIME_S = 0.010
+"""A relay can forward nothing before a chunk is whole, so its duration is the pipeline's fill (design.md, section 4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """A tensor's place: `begin` and `end` are offsets in the file `files[file]`, headers included."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlace:
+    file: int
+    offset: int
+    length: int
+
+
+def chunk_bytes_for(link_bytes_per_s: float) -> int:
+    """About 10 ms on the chain's links, as a power of two from 64 KiB to 1 MiB (2 MiB is the protocol's limit)."""
+    wanted = link_bytes_per_s * CHUNK_TIME_S
+    size = CHUNK_BYTES_MIN
+    while size * 2 <= min(wanted * 1.42, LEAF_BYTES):  # round to the nearest power of two
+        size *= 2
+    return size
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The header of a full object. Build with `Manifest.build`, or from a peer with `chappe.wire.manifest`.
+
+    Raises ManifestError from the constructor when a field is out of bounds, so that an instance is always sound
+    (paths are checked by `chappe.payload.paths`).
+    """
+
+    object_id: str
+    algorithm: Algorithm
+    chunk_bytes: int
+    files: tuple[FileEntry, ...]
+    tensors: tuple[TensorEntry, ...] = ()
+    chunks_per_page: int = CHUNKS_PER_PAGE
+
+    def __post_init__(self) -> None:
+        if len(self.object_id) != OBJECT_ID_CHARS or not set(self.object_id) <= set("0123456789abcdef"):
+            raise ManifestError(f"object_id {self.object_id[:80]!r} is not {OBJECT_ID_CHARS} lower-case hex digits")
+        if self.algorithm.name not in ALGORITHMS:
+            raise ManifestError(f"digest algorithm {self.algorithm.name!r} is not known here")
+        if not CHUNK_BYTES_MIN <= self.chunk_bytes <= CHUNK_BYTES_MAX or self.chunk_bytes & (self.chunk_bytes - 1):
+            raise ManifestError(f"chunk_bytes {self.chunk_bytes} is not a power of two from 64 KiB to 2 MiB")
+        if not 1 <= self.chunks_per_page <= CHUNKS_PER_PAGE_MAX:
+            raise ManifestError(f"chunks_per_page {self.chunks_per_page} is not in 1..{CHUNKS_PER_PAGE_MAX}")
+        if not self.files:
+            raise ManifestError("a snapshot has at least one file")
+        if len({f.path for f in self.files}) != len(self.files):
+            raise ManifestError("two files of the snapshot have the same path")
+        if any(not 0 <= f.size_bytes < 1 << 50 for f in self.files):
+            raise ManifestError("a file's size is out of bounds")
+        for t in self.tensors:
+            if not 0 <= t.file < len(self.files) or not 0 <= t.begin <= t.end <= self.files[t.file].size_bytes:
+                raise ManifestError(f"tensor {t.name[:80]!r} lies outside its file")
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(f.size_bytes for f in self.files)
+
+    @cached_property
+    def _first_chunk(self) -> tuple[int, ...]:
+        """Per file the number of its first chunk, and at the end the number of chunks."""
+        firsts = [0]
+        for f in self.files:
+            firsts.append(firsts[-1] + -(-f.size_bytes // self.chunk_bytes))
+        return tuple(firsts)
+
+    @property
+    def chunks_total(self) -> int:
+        return self._first_chunk[-1]
+
+    @property
+    def pages_total(self) -> int:
+        return -(-self.chunks_total // self.chunks_per_page)
+
+    def place(self, chunk: int) -> ChunkPlace:
+        """Where a chunk lies. Raises IndexError for a number outside the object."""
+        if not 0 <= chunk < self.chunks_total:
+            raise IndexError(f"chunk {chunk} of an object of {self.chunks_total}")
+        file = bisect_right(self._first_chunk, chunk) - 1
+        offset = (chunk - self._first_chunk[file]) * self.chunk_bytes
+        return ChunkPlace(file, offset, min(self.chunk_bytes, self.files[file].size_bytes - offset))
+
+    def chunks_of_file(self, file: int) -> tuple[int, int]:
+        return self._first_chunk[file], self._first_chunk[file + 1]
+
+    def page_of(self, chunk: int) -> int:
+        return chunk // self.chunks_per_page
+
+    def chunks_of_page(self, page: int) -> tuple[int, int]:
+        start = page * self.chunks_per_page
+        return start, min(start + self.chunks_per_page, self.chunks_total)
+
+    def leaves_of_file(self, file: int) -> int:
+        return -(-self.files[file].size_bytes // LEAF_BYTES)
+
+
+def file_digest(algorithm: Algorithm, size_bytes: int, leaves: Iterable[bytes]) -> bytes:
+    """The digest of a file from the digests of its 1 MiB leaves (the last may be shorter; an empty file has none)."""
+    hasher = algorithm.start()
+    hasher.update(b"chappe file\0" + size_bytes.to_bytes(8, "little"))
+    for leaf in leaves:
+        hasher.update(leaf)
+    return hasher.digest()
+
+
+def snapshot_root(algorithm: Algorithm, files: Sequence[FileEntry], digests: Sequence[bytes]) -> str:
+    """The snapshot's identity, `algorithm:hex`. Files are taken in order of their paths, whatever order they travel in."""
+    hasher = algorithm.start()
+    hasher.update(b"chappe root 1\0" + algorithm.name.encode() + b"\0")
+    for entry, digest in sorted(zip(files, digests, strict=True), key=lambda pair: pair[0].path.encode()):
+        path = entry.path.encode()
+        hasher.update(len(path).to_bytes(4, "little") + path + entry.size_bytes.to_bytes(8, "little") + digest)
+    return f"{algorithm.name}:{hasher.digest().hex()}"
+
+
+def check_page(manifest: Manifest, index: int, digests: bytes) -> list[bytes]:
+    """Split a page into one digest per chunk. Raises ManifestError when it does not fit the manifest."""
+    if not 0 <= index < manifest.pages_total:
+        raise ManifestError(f"page {index} of an object of {manifest.pages_total} pages")
+    start, stop = manifest.chunks_of_page(index)
+    size = manifest.algorithm.digest_bytes
+    if len(digests) != (stop - start) * size:
+        raise ManifestError(f"page {index} has {len(digests)} bytes of digests, not {(stop - start) * size}")
+    return [digests[i : i + size] for i in range(0, len(digests), size)]

@@ -1,0 +1,47 @@
+"""Closed sets of reasons: each decision carries one into the log, the status and a metric label."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ParentLossReason(StrEnum):
+    """Why a child has no stream from its parent any more, as the child saw it."""
+
+    UNREACHABLE = "unreachable"  # could not dial, or TLS failed
+    BROKEN = "broken"  # the stream broke
+    STALLED = "stalled"  # parent is ahead, nothing comes
+    BUSY = "busy"
+    EVICTED = "evicted"
+    STALE = "stale"
+    BAD_TOKEN = "bad_token"
+    UNKNOWN_OBJECT = "unknown_object"
+    DROPPED = "dropped"
+    LEAVING = "leaving"
+    CORRUPT = "corrupt"  # chunks that do not match their page
+    PROTOCOL = "protocol"  # the parent broke the protocol
+
+
+class RebuildReason(StrEnum):
+    """Why a segment was rebuilt."""
+
+    SESSION_LOST = "session_lost"  # the relay's stream to the coordinator broke and did not come back in time
+    LEASE_LAPSED = "lease_lapsed"
+    PARENT_UNREACHABLE = "parent_unreachable"  # the child cannot get at it, the coordinator can
+    CORRUPT = "corrupt"
+    DISK_FULL = "disk_full"
+    DRAINED = "drained"
+    FORGOTTEN = "forgotten"
+    RESTARTED = "restarted"
+    ORIGIN_LOST = "origin_lost"
+    ORIGIN_RETURNED = "origin_returned"
+    SUPERSEDED = "superseded"
+    JOINED = "joined"
+
+
+class LostReason(StrEnum):
+    """Why a targeted worker left the denominator."""
+
+    LEASE_LAPSED = "lease_lapsed"
+    FORGOTTEN = "forgotten"
+    DRAINED = "drained"

@@ -1,0 +1,528 @@
+from chappe.v1 import relay_pb2 as _relay_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROLE_UNSPECIFIED: _ClassVar[Role]
+    ROLE_RELAY: _ClassVar[Role]
+    ROLE_ORIGIN: _ClassVar[Role]
+
+class ObjectState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OBJECT_STATE_UNSPECIFIED: _ClassVar[ObjectState]
+    OBJECT_STATE_RECEIVING: _ClassVar[ObjectState]
+    OBJECT_STATE_RECEIVED: _ClassVar[ObjectState]
+    OBJECT_STATE_VERIFIED: _ClassVar[ObjectState]
+    OBJECT_STATE_INSTALLED: _ClassVar[ObjectState]
+    OBJECT_STATE_FAILED: _ClassVar[ObjectState]
+    OBJECT_STATE_DISK_FULL: _ClassVar[ObjectState]
+
+class Dialer(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DIALER_UNSPECIFIED: _ClassVar[Dialer]
+    DIALER_CHILD: _ClassVar[Dialer]
+    DIALER_PARENT: _ClassVar[Dialer]
+
+class Topology(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TOPOLOGY_UNSPECIFIED: _ClassVar[Topology]
+    TOPOLOGY_CHAINS: _ClassVar[Topology]
+    TOPOLOGY_STAR: _ClassVar[Topology]
+ROLE_UNSPECIFIED: Role
+ROLE_RELAY: Role
+ROLE_ORIGIN: Role
+OBJECT_STATE_UNSPECIFIED: ObjectState
+OBJECT_STATE_RECEIVING: ObjectState
+OBJECT_STATE_RECEIVED: ObjectState
+OBJECT_STATE_VERIFIED: ObjectState
+OBJECT_STATE_INSTALLED: ObjectState
+OBJECT_STATE_FAILED: ObjectState
+OBJECT_STATE_DISK_FULL: ObjectState
+DIALER_UNSPECIFIED: Dialer
+DIALER_CHILD: Dialer
+DIALER_PARENT: Dialer
+TOPOLOGY_UNSPECIFIED: Topology
+TOPOLOGY_CHAINS: Topology
+TOPOLOGY_STAR: Topology
+
+class Holding(_message.Message):
+    __slots__ = ("object_id", "version", "root", "state", "chunks", "chunks_total", "reason")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    version: int
+    root: str
+    state: ObjectState
+    chunks: _containers.RepeatedCompositeFieldContainer[_relay_pb2.Range]
+    chunks_total: int
+    reason: str
+    def __init__(self, object_id: _Optional[str] = ..., version: _Optional[int] = ..., root: _Optional[str] = ..., state: _Optional[_Union[ObjectState, str]] = ..., chunks: _Optional[_Iterable[_Union[_relay_pb2.Range, _Mapping]]] = ..., chunks_total: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class HeldEdge(_message.Message):
+    __slots__ = ("object_id", "stripe", "parent", "epoch")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    STRIPE_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    stripe: int
+    parent: str
+    epoch: int
+    def __init__(self, object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., parent: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol_version", "role", "worker_id", "name", "generation", "run", "address", "uplink_bytes_per_s", "downlink_bytes_per_s", "price_per_hour", "rollouts_per_second", "holdings", "edges", "assignment_epoch")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    UPLINK_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    DOWNLINK_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    PRICE_PER_HOUR_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUTS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    HOLDINGS_FIELD_NUMBER: _ClassVar[int]
+    EDGES_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    role: Role
+    worker_id: str
+    name: str
+    generation: int
+    run: str
+    address: str
+    uplink_bytes_per_s: float
+    downlink_bytes_per_s: float
+    price_per_hour: float
+    rollouts_per_second: float
+    holdings: _containers.RepeatedCompositeFieldContainer[Holding]
+    edges: _containers.RepeatedCompositeFieldContainer[HeldEdge]
+    assignment_epoch: int
+    def __init__(self, protocol_version: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., worker_id: _Optional[str] = ..., name: _Optional[str] = ..., generation: _Optional[int] = ..., run: _Optional[str] = ..., address: _Optional[str] = ..., uplink_bytes_per_s: _Optional[float] = ..., downlink_bytes_per_s: _Optional[float] = ..., price_per_hour: _Optional[float] = ..., rollouts_per_second: _Optional[float] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[HeldEdge, _Mapping]]] = ..., assignment_epoch: _Optional[int] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Acknowledge(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
+class HoldingChanged(_message.Message):
+    __slots__ = ("holding",)
+    HOLDING_FIELD_NUMBER: _ClassVar[int]
+    holding: Holding
+    def __init__(self, holding: _Optional[_Union[Holding, _Mapping]] = ...) -> None: ...
+
+class ParentConnected(_message.Message):
+    __slots__ = ("object_id", "stripe", "parent", "epoch")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    STRIPE_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    stripe: int
+    parent: str
+    epoch: int
+    def __init__(self, object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., parent: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class ParentLost(_message.Message):
+    __slots__ = ("object_id", "stripe", "parent", "epoch", "reason")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    STRIPE_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    stripe: int
+    parent: str
+    epoch: int
+    reason: str
+    def __init__(self, object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., parent: _Optional[str] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Offer(_message.Message):
+    __slots__ = ("object_id", "version", "kind", "payload_bytes", "snapshot_bytes", "chunks_total", "root")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    version: int
+    kind: _relay_pb2.ObjectKind
+    payload_bytes: int
+    snapshot_bytes: int
+    chunks_total: int
+    root: str
+    def __init__(self, object_id: _Optional[str] = ..., version: _Optional[int] = ..., kind: _Optional[_Union[_relay_pb2.ObjectKind, str]] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., chunks_total: _Optional[int] = ..., root: _Optional[str] = ...) -> None: ...
+
+class RootAnnounced(_message.Message):
+    __slots__ = ("object_id", "root")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    root: str
+    def __init__(self, object_id: _Optional[str] = ..., root: _Optional[str] = ...) -> None: ...
+
+class SourceFailed(_message.Message):
+    __slots__ = ("object_id", "reason")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    reason: str
+    def __init__(self, object_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Leaving(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class JoinRequest(_message.Message):
+    __slots__ = ("hello", "heartbeat", "acknowledge", "holding", "parent_connected", "parent_lost", "offer", "root", "source_failed", "leaving")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
+    HOLDING_FIELD_NUMBER: _ClassVar[int]
+    PARENT_CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    PARENT_LOST_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FAILED_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    heartbeat: Heartbeat
+    acknowledge: Acknowledge
+    holding: HoldingChanged
+    parent_connected: ParentConnected
+    parent_lost: ParentLost
+    offer: Offer
+    root: RootAnnounced
+    source_failed: SourceFailed
+    leaving: Leaving
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., holding: _Optional[_Union[HoldingChanged, _Mapping]] = ..., parent_connected: _Optional[_Union[ParentConnected, _Mapping]] = ..., parent_lost: _Optional[_Union[ParentLost, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., root: _Optional[_Union[RootAnnounced, _Mapping]] = ..., source_failed: _Optional[_Union[SourceFailed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("run", "token_key", "lease_s", "heartbeat_s")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_KEY_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    token_key: bytes
+    lease_s: float
+    heartbeat_s: float
+    def __init__(self, run: _Optional[str] = ..., token_key: _Optional[bytes] = ..., lease_s: _Optional[float] = ..., heartbeat_s: _Optional[float] = ...) -> None: ...
+
+class Peer(_message.Message):
+    __slots__ = ("worker_id", "name", "address")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    name: str
+    address: str
+    def __init__(self, worker_id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class Fallback(_message.Message):
+    __slots__ = ("parent", "token")
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    parent: Peer
+    token: _relay_pb2.EdgeToken
+    def __init__(self, parent: _Optional[_Union[Peer, _Mapping]] = ..., token: _Optional[_Union[_relay_pb2.EdgeToken, _Mapping]] = ...) -> None: ...
+
+class ChildSlot(_message.Message):
+    __slots__ = ("child", "slot", "generation", "epoch", "token")
+    CHILD_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    child: Peer
+    slot: int
+    generation: int
+    epoch: int
+    token: _relay_pb2.EdgeToken
+    def __init__(self, child: _Optional[_Union[Peer, _Mapping]] = ..., slot: _Optional[int] = ..., generation: _Optional[int] = ..., epoch: _Optional[int] = ..., token: _Optional[_Union[_relay_pb2.EdgeToken, _Mapping]] = ...) -> None: ...
+
+class Edge(_message.Message):
+    __slots__ = ("object_id", "stripe", "parent", "dialer", "token", "fallbacks", "children", "epoch")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    STRIPE_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    DIALER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    FALLBACKS_FIELD_NUMBER: _ClassVar[int]
+    CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    stripe: int
+    parent: Peer
+    dialer: Dialer
+    token: _relay_pb2.EdgeToken
+    fallbacks: _containers.RepeatedCompositeFieldContainer[Fallback]
+    children: _containers.RepeatedCompositeFieldContainer[ChildSlot]
+    epoch: int
+    def __init__(self, object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., parent: _Optional[_Union[Peer, _Mapping]] = ..., dialer: _Optional[_Union[Dialer, str]] = ..., token: _Optional[_Union[_relay_pb2.EdgeToken, _Mapping]] = ..., fallbacks: _Optional[_Iterable[_Union[Fallback, _Mapping]]] = ..., children: _Optional[_Iterable[_Union[ChildSlot, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Target(_message.Message):
+    __slots__ = ("object_id", "version", "root", "kind", "payload_bytes", "snapshot_bytes")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    version: int
+    root: str
+    kind: _relay_pb2.ObjectKind
+    payload_bytes: int
+    snapshot_bytes: int
+    def __init__(self, object_id: _Optional[str] = ..., version: _Optional[int] = ..., root: _Optional[str] = ..., kind: _Optional[_Union[_relay_pb2.ObjectKind, str]] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ...) -> None: ...
+
+class Assignment(_message.Message):
+    __slots__ = ("epoch", "targets", "edges", "keep_versions")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    EDGES_FIELD_NUMBER: _ClassVar[int]
+    KEEP_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    targets: _containers.RepeatedCompositeFieldContainer[Target]
+    edges: _containers.RepeatedCompositeFieldContainer[Edge]
+    keep_versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[Edge, _Mapping]]] = ..., keep_versions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Released(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class JoinReply(_message.Message):
+    __slots__ = ("welcome", "assignment", "refused", "released")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    assignment: Assignment
+    refused: Refused
+    released: Released
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ...) -> None: ...
+
+class PublishRequest(_message.Message):
+    __slots__ = ("origin_id", "version", "until", "topology", "chains", "elapsed_s", "snapshot_bytes", "object_id")
+    ORIGIN_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
+    CHAINS_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    origin_id: str
+    version: int
+    until: float
+    topology: Topology
+    chains: int
+    elapsed_s: float
+    snapshot_bytes: int
+    object_id: str
+    def __init__(self, origin_id: _Optional[str] = ..., version: _Optional[int] = ..., until: _Optional[float] = ..., topology: _Optional[_Union[Topology, str]] = ..., chains: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., snapshot_bytes: _Optional[int] = ..., object_id: _Optional[str] = ...) -> None: ...
+
+class Accepted(_message.Message):
+    __slots__ = ("run", "version", "chunk_bytes")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    version: int
+    chunk_bytes: int
+    def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., chunk_bytes: _Optional[int] = ...) -> None: ...
+
+class AlreadyPublished(_message.Message):
+    __slots__ = ("root", "publication")
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    PUBLICATION_FIELD_NUMBER: _ClassVar[int]
+    root: str
+    publication: PublicationStatus
+    def __init__(self, root: _Optional[str] = ..., publication: _Optional[_Union[PublicationStatus, _Mapping]] = ...) -> None: ...
+
+class PublishEvent(_message.Message):
+    __slots__ = ("accepted", "already", "progress", "finished")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    ALREADY_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    accepted: Accepted
+    already: AlreadyPublished
+    progress: PublicationStatus
+    finished: PublicationStatus
+    def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., already: _Optional[_Union[AlreadyPublished, _Mapping]] = ..., progress: _Optional[_Union[PublicationStatus, _Mapping]] = ..., finished: _Optional[_Union[PublicationStatus, _Mapping]] = ...) -> None: ...
+
+class CancelRequest(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...
+
+class CancelReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DrainReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ForgetRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ForgetReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Chain(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Fractions(_message.Message):
+    __slots__ = ("received", "verified", "installed")
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_FIELD_NUMBER: _ClassVar[int]
+    INSTALLED_FIELD_NUMBER: _ClassVar[int]
+    received: float
+    verified: float
+    installed: float
+    def __init__(self, received: _Optional[float] = ..., verified: _Optional[float] = ..., installed: _Optional[float] = ...) -> None: ...
+
+class PublicationStatus(_message.Message):
+    __slots__ = ("run", "version", "root", "kind", "payload_bytes", "snapshot_bytes", "targeted", "installed", "lost", "installed_fraction", "t_bcast", "floor_s", "chains", "fractions", "state", "reason", "objects", "elapsed_s", "topology")
+    class TBcastEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TARGETED_FIELD_NUMBER: _ClassVar[int]
+    INSTALLED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    INSTALLED_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    T_BCAST_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_S_FIELD_NUMBER: _ClassVar[int]
+    CHAINS_FIELD_NUMBER: _ClassVar[int]
+    FRACTIONS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
+    TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    version: int
+    root: str
+    kind: str
+    payload_bytes: int
+    snapshot_bytes: int
+    targeted: int
+    installed: int
+    lost: _containers.RepeatedScalarFieldContainer[str]
+    installed_fraction: float
+    t_bcast: _containers.ScalarMap[str, float]
+    floor_s: float
+    chains: _containers.RepeatedCompositeFieldContainer[Chain]
+    fractions: Fractions
+    state: str
+    reason: str
+    objects: _containers.RepeatedScalarFieldContainer[str]
+    elapsed_s: float
+    topology: str
+    def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., root: _Optional[str] = ..., kind: _Optional[str] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., targeted: _Optional[int] = ..., installed: _Optional[int] = ..., lost: _Optional[_Iterable[str]] = ..., installed_fraction: _Optional[float] = ..., t_bcast: _Optional[_Mapping[str, float]] = ..., floor_s: _Optional[float] = ..., chains: _Optional[_Iterable[_Union[Chain, _Mapping]]] = ..., fractions: _Optional[_Union[Fractions, _Mapping]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., objects: _Optional[_Iterable[str]] = ..., elapsed_s: _Optional[float] = ..., topology: _Optional[str] = ...) -> None: ...
+
+class RelayStatus(_message.Message):
+    __slots__ = ("name", "state", "parent", "chain", "position", "received", "verified", "installed", "rank", "downlink_bytes_per_s", "uplink_bytes_per_s", "source", "reason", "worker_id", "address", "progress")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_FIELD_NUMBER: _ClassVar[int]
+    INSTALLED_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    DOWNLINK_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    UPLINK_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    state: str
+    parent: str
+    chain: int
+    position: int
+    received: int
+    verified: int
+    installed: int
+    rank: int
+    downlink_bytes_per_s: float
+    uplink_bytes_per_s: float
+    source: str
+    reason: str
+    worker_id: str
+    address: str
+    progress: float
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., parent: _Optional[str] = ..., chain: _Optional[int] = ..., position: _Optional[int] = ..., received: _Optional[int] = ..., verified: _Optional[int] = ..., installed: _Optional[int] = ..., rank: _Optional[int] = ..., downlink_bytes_per_s: _Optional[float] = ..., uplink_bytes_per_s: _Optional[float] = ..., source: _Optional[str] = ..., reason: _Optional[str] = ..., worker_id: _Optional[str] = ..., address: _Optional[str] = ..., progress: _Optional[float] = ...) -> None: ...
+
+class Status(_message.Message):
+    __slots__ = ("run", "relays", "publications")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    RELAYS_FIELD_NUMBER: _ClassVar[int]
+    PUBLICATIONS_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    relays: _containers.RepeatedCompositeFieldContainer[RelayStatus]
+    publications: _containers.RepeatedCompositeFieldContainer[PublicationStatus]
+    def __init__(self, run: _Optional[str] = ..., relays: _Optional[_Iterable[_Union[RelayStatus, _Mapping]]] = ..., publications: _Optional[_Iterable[_Union[PublicationStatus, _Mapping]]] = ...) -> None: ...
