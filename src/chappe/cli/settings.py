@@ -29,7 +29,7 @@ T = TypeVar("T")
 def _parsed(parse: Callable[[str], T]) -> BeforeValidator:
     def validate(value: Any) -> Any:
         if not isinstance(value, str):
-            raise ConfigError(f"{value!r} has no unit: write it as text, for instance \"100mbit\", \"64MiB\" or \"90s\"")
+            raise ConfigError(f'{value!r} has no unit: write it as text, for instance "100mbit", "64MiB" or "90s"')
         return parse(value)
 
     return BeforeValidator(validate)

@@ -18,7 +18,7 @@ class PeerRef:
 
 @dataclass(frozen=True, slots=True)
 class ChildSlot:
-    """Whom a parent may serve in one slot. At an origin the slot is the number of the chain (in a star, of the worker)."""
+    """Whom a parent may serve in one slot. At an origin the slot is the number of the chain (in a star: of the worker)."""
 
     child: PeerRef
     slot: int
@@ -129,7 +129,7 @@ class PublishAlready:
 
 @dataclass(frozen=True, slots=True)
 class PublishProgress:
-    """Something a watcher wants to see changed; the shell renders the publication's status now, at most ten times a second."""
+    """Something a watcher wants to see changed: the shell renders the status now, at most ten times a second."""
 
     object_id: str
     requests: tuple[int, ...]
@@ -174,7 +174,7 @@ class PersistPublication:
 
 @dataclass(frozen=True, slots=True)
 class PersistEpoch:
-    """Epochs up to this one may have been handed out. Reserved in blocks, so that not every edge costs a transaction."""
+    """Epochs up to this one may have been handed out. Reserved in blocks: not every edge costs a transaction."""
 
     reserved: int
 

@@ -25,7 +25,7 @@ class Cursor:
 
 
 class Ledger:
-    """Verified chunks of one object. `total` is None until the header is known (an object may have no chunks at all)."""
+    """Verified chunks of one object. `total` is None until the header is known: an object may have no chunks at all."""
 
     __slots__ = ("_arrivals", "held", "total")
 
@@ -64,8 +64,8 @@ class Ledger:
     def take(self, cursor: Cursor, wanted: RangeSet, most: int) -> list[int]:
         """Up to `most` chunks that arrived at or after the cursor, are still held, and are in `wanted`.
 
-        Moves the cursor behind what it returns. `wanted` is the reader's own and is not changed: a reader that takes a
-        chunk discards it from `wanted` itself, so that a second arrival is sent once.
+        Moves the cursor behind what it returns and removes it from `wanted`, which is the reader's own: a chunk that was
+        dropped and came again stands in the log twice and is still returned once.
         """
         taken: list[int] = []
         while cursor.run < len(self._arrivals) and len(taken) < most:
@@ -82,7 +82,9 @@ class Ledger:
                 continue
             a, b = ready[0]
             b = min(b, a + most - len(taken))
-            taken.extend(i for i in range(a, b) if i in self.held)
+            for held_start, held_stop in self.held.within(a, b):
+                taken.extend(range(held_start, held_stop))
+                wanted.discard(held_start, held_stop)
             cursor.offset = b - start
         return taken
 

@@ -26,7 +26,7 @@ CHUNKS_PER_PAGE = 128
 CHUNKS_PER_PAGE_MAX = 4096
 OBJECT_ID_CHARS = 32  # lower-case hex
 CHUNK_TIME_S = 0.010
-"""A relay can forward nothing before a chunk is whole, so its duration is the pipeline's fill (design.md, section 4)."""
+"""A relay can forward nothing before a chunk is whole, so its duration is the pipeline's fill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def file_digest(algorithm: Algorithm, size_bytes: int, leaves: Iterable[bytes]) 
 
 
 def snapshot_root(algorithm: Algorithm, files: Sequence[FileEntry], digests: Sequence[bytes]) -> str:
-    """The snapshot's identity, `algorithm:hex`. Files are taken in order of their paths, whatever order they travel in."""
+    """The snapshot's identity, `algorithm:hex`. Files count in order of their paths, whatever order they travel in."""
     hasher = algorithm.start()
     hasher.update(b"chappe root 1\0" + algorithm.name.encode() + b"\0")
     for entry, digest in sorted(zip(files, digests, strict=True), key=lambda pair: pair[0].path.encode()):

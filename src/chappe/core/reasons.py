@@ -14,7 +14,7 @@ class ParentLossReason(StrEnum):
     BUSY = "busy"
     EVICTED = "evicted"
     STALE = "stale"
-    BAD_TOKEN = "bad_token"
+    BAD_TOKEN = "bad_token"  # noqa: S105
     UNKNOWN_OBJECT = "unknown_object"
     DROPPED = "dropped"
     LEAVING = "leaving"
