@@ -18,7 +18,7 @@ class PeerRef:
 
 @dataclass(frozen=True, slots=True)
 class ChildSlot:
-    """Whom a parent may serve in one slot. At an origin the slot is the number of the chain (in a star: of the worker)."""
+    """Whom a parent may serve in one slot. An origin has a slot per chain, a star one per worker."""
 
     child: PeerRef
     slot: int

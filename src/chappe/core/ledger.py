@@ -64,7 +64,7 @@ class Ledger:
     def take(self, cursor: Cursor, wanted: RangeSet, most: int) -> list[int]:
         """Up to `most` chunks that arrived at or after the cursor, are still held, and are in `wanted`.
 
-        Moves the cursor behind what it returns and removes it from `wanted`, which is the reader's own: a chunk that was
+        Moves the cursor behind what it returns and removes that from `wanted`, the reader's own: a chunk that was
         dropped and came again stands in the log twice and is still returned once.
         """
         taken: list[int] = []
