@@ -10,6 +10,7 @@ ChappeError
 ├── PeerError             another node broke the protocol
 │   ├── ManifestError     header, page or root that cannot be true
 │   ├── ChunkMismatchError     bytes that do not match their page
+│   ├── BadTokenError          an edge token that the coordinator did not sign
 │   └── RootMismatchError      all chunks match their pages, the whole does not match the announced root
 ├── PublicationError      the publication did not get where it should
 │   ├── VersionConflictError   this version exists with other bytes, or a newer one does
@@ -19,6 +20,7 @@ ChappeError
 │   ├── StoreLockedError, WrongRunError, StoreCorruptError
 │   └── DiskFullError
 ├── CoordinatorUnavailableError
+├── RelaydUnavailableError     no relayd answers for this store
 ├── RefusedError          the coordinator does not take this node
 └── WaitTimeoutError      a Subscriber's wait ran out
 """
@@ -68,6 +70,10 @@ class ChunkMismatchError(PeerError):
     def __init__(self, chunk: int) -> None:
         super().__init__(f"chunk {chunk} does not match its page")
         self.chunk = chunk
+
+
+class BadTokenError(PeerError):
+    """An edge token that the coordinator did not sign, or that cannot be read."""
 
 
 class RootMismatchError(PeerError):
@@ -120,6 +126,10 @@ class DiskFullError(StoreError):
 
 class CoordinatorUnavailableError(ChappeError):
     """The coordinator cannot be reached."""
+
+
+class RelaydUnavailableError(ChappeError):
+    """No relayd answers for this store on this host."""
 
 
 class RefusedError(ChappeError):
