@@ -1,0 +1,326 @@
+"""Between the coordinator's messages and the fleet's events and effects; what a peer sends is checked here, once.
+
+A message that cannot be true raises PeerError: the service ends the stream with it. Nothing here decides anything about
+the fleet, does I/O or knows a stream. Signing is handed in, so that the key stays with the runner.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+
+from chappe.core import effects, events
+from chappe.core.ranges import Range
+from chappe.core.reasons import ParentLossReason
+from chappe.errors import PeerError
+from chappe.v1 import coordinator_pb2 as pb
+from chappe.v1 import relay_pb2
+
+PROTOCOL_VERSION = 1
+"""What this program speaks on every service; a peer with another one is refused."""
+
+ERROR_KIND_METADATA = "chappe-error-kind"
+"""Trailing metadata of a failed Publish, Cancel, Drain or Forget: a value of `core.effects.PublishErrorKind`, because
+gRPC's codes do not tell a superseded publication from a failed one."""
+
+CHUNK_LIMIT = 1 << 40
+"""No object has as many chunks: larger numbers are refused before they reach the arithmetic."""
+_RATE_LIMIT = 1e13  # bytes/s; a peer's infinity or nonsense must not plan chains
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_ROOT = re.compile(r"[a-z0-9_]{1,32}:[0-9a-f]{16,128}")
+_TEXT_CHARS = 2000  # of a reason: for people, shown in status and kept in the state
+
+_OBJECT_STATES = {
+    pb.OBJECT_STATE_RECEIVING: events.ObjectState.RECEIVING,
+    pb.OBJECT_STATE_RECEIVED: events.ObjectState.RECEIVED,
+    pb.OBJECT_STATE_VERIFIED: events.ObjectState.VERIFIED,
+    pb.OBJECT_STATE_INSTALLED: events.ObjectState.INSTALLED,
+    pb.OBJECT_STATE_FAILED: events.ObjectState.FAILED,
+    pb.OBJECT_STATE_DISK_FULL: events.ObjectState.DISK_FULL,
+}
+_ROLES = {pb.ROLE_RELAY: events.Role.RELAY, pb.ROLE_ORIGIN: events.Role.ORIGIN}
+_TOPOLOGIES = {
+    pb.TOPOLOGY_UNSPECIFIED: events.Topology.CHAINS,
+    pb.TOPOLOGY_CHAINS: events.Topology.CHAINS,
+    pb.TOPOLOGY_STAR: events.Topology.STAR,
+}
+_KINDS = {
+    relay_pb2.OBJECT_KIND_FULL: "full",
+    relay_pb2.OBJECT_KIND_FULL_COMPRESSED: "full-compressed",
+    relay_pb2.OBJECT_KIND_DELTA: "delta",
+}
+_KIND_NUMBERS = {name: number for number, name in _KINDS.items()}
+_ORIGIN_ONLY = frozenset({"offer", "root", "source_failed"})
+_RELAY_ONLY = frozenset({"parent_connected", "parent_lost"})
+
+Sign = Callable[[relay_pb2.EdgeClaims], relay_pb2.EdgeToken]
+
+
+# ---- checks --------------------------------------------------------------------------------------------------------
+
+
+def _identifier(value: str, what: str) -> str:
+    if not _ID.fullmatch(value):
+        raise PeerError(f"{what} {value[:80]!r} is not an identifier")
+    return value
+
+
+def _root(value: str, what: str) -> str:
+    if not _ROOT.fullmatch(value):
+        raise PeerError(f"{what} {value[:80]!r} is not a root (algorithm:hex)")
+    return value
+
+
+def _rate(value: float, what: str) -> float | None:
+    """Bytes per second, or None for 0 (undeclared)."""
+    if not math.isfinite(value) or not 0 <= value <= _RATE_LIMIT:
+        raise PeerError(f"{what} {value!r} is not a rate")
+    return value or None
+
+
+def _number(value: float, what: str) -> float | None:
+    if not math.isfinite(value) or value < 0:
+        raise PeerError(f"{what} {value!r} must be zero or more")
+    return value or None
+
+
+def _ranges(ranges: Iterable[relay_pb2.Range]) -> tuple[Range, ...]:
+    """Sorted and disjoint, as every node keeps them; anything else is a broken peer."""
+    decoded: list[Range] = []
+    end = 0
+    for item in ranges:
+        if item.start < end or item.stop <= item.start or item.stop > CHUNK_LIMIT:
+            raise PeerError(f"[{item.start}, {item.stop}) is not the next range of a sorted, disjoint set of chunks")
+        decoded.append((item.start, item.stop))
+        end = item.stop
+    return tuple(decoded)
+
+
+# ---- up ------------------------------------------------------------------------------------------------------------
+
+
+def decode_hello(hello: pb.Hello, session: int) -> events.Hello:
+    """Raises PeerError. The protocol version and the run are the service's business: their refusals are answers."""
+    role = _ROLES.get(hello.role)
+    if role is None:
+        raise PeerError(f"role {hello.role} is neither relay nor origin")
+    if not _NAME.fullmatch(hello.name):
+        raise PeerError(f"name {hello.name[:80]!r}: use letters, digits, '.', '_' and '-', at most 253 of them")
+    if not hello.address or len(hello.address) > 300 or ":" not in hello.address:
+        raise PeerError(f"address {hello.address[:80]!r} is not HOST:PORT")
+    if hello.generation < 1:
+        raise PeerError("generation must be 1 or more: it grows with every start")
+    return events.Hello(
+        worker_id=_identifier(hello.worker_id, "worker_id"),
+        session=session,
+        role=role,
+        name=hello.name,
+        generation=hello.generation,
+        address=hello.address,
+        uplink_bytes_per_s=_rate(hello.uplink_bytes_per_s, "uplink_bytes_per_s"),
+        downlink_bytes_per_s=_rate(hello.downlink_bytes_per_s, "downlink_bytes_per_s"),
+        price_per_hour=_number(hello.price_per_hour, "price_per_hour"),
+        rollouts_per_second=_number(hello.rollouts_per_second, "rollouts_per_second"),
+        holdings=tuple(decode_holding(holding) for holding in hello.holdings),
+        edges=tuple(
+            events.HeldEdge(
+                _identifier(edge.object_id, "object_id"), edge.stripe, _identifier(edge.parent, "parent"), edge.epoch
+            )
+            for edge in hello.edges
+        ),
+        assignment_epoch=hello.assignment_epoch,
+    )
+
+
+def decode_holding(holding: pb.Holding) -> events.Holding:
+    """Raises PeerError."""
+    state = _OBJECT_STATES.get(holding.state)
+    if state is None:
+        raise PeerError(f"state {holding.state} of object {holding.object_id[:80]!r} is unknown")
+    chunks = _ranges(holding.chunks)
+    total = holding.chunks_total or None
+    if total is not None and (total > CHUNK_LIMIT or (chunks and chunks[-1][1] > total)):
+        raise PeerError(f"object {holding.object_id[:80]!r} has {total} chunks, but {chunks[-1:]} are said to be held")
+    return events.Holding(
+        object_id=_identifier(holding.object_id, "object_id"),
+        state=state,
+        version=holding.version,
+        root=_root(holding.root, "root") if holding.root else "",
+        chunks=chunks,
+        chunks_total=total,
+        reason=holding.reason[:_TEXT_CHARS],
+    )
+
+
+def decode_join(message: pb.JoinRequest, hello: events.Hello) -> events.Event | None:
+    """The event of a message that follows `hello` on its stream; None for a heartbeat.
+
+    Raises PeerError, also for a message that the role may not send and for one that this version does not know.
+    """
+    worker_id, session = hello.worker_id, hello.session
+    kind = message.WhichOneof("message")
+    if (kind in _ORIGIN_ONLY and hello.role is not events.Role.ORIGIN) or (
+        kind in _RELAY_ONLY and hello.role is not events.Role.RELAY
+    ):
+        raise PeerError(f"{hello.role} {hello.name} may not send {kind!r}")
+    match kind:
+        case "heartbeat":
+            return None
+        case "acknowledge":
+            return events.Acknowledged(worker_id, session, message.acknowledge.epoch)
+        case "holding":
+            return events.HoldingChanged(worker_id, session, decode_holding(message.holding.holding))
+        case "parent_connected":
+            return events.ParentConnected(worker_id, session, _held_edge(message.parent_connected))
+        case "parent_lost":
+            return events.ParentLost(
+                worker_id, session, _held_edge(message.parent_lost), _loss_reason(message.parent_lost.reason)
+            )
+        case "offer":
+            return _offer(message.offer, worker_id, session)
+        case "root":
+            return events.RootAnnounced(
+                worker_id, session, _identifier(message.root.object_id, "object_id"), _root(message.root.root, "root")
+            )
+        case "source_failed":
+            return events.SourceFailed(
+                worker_id,
+                session,
+                _identifier(message.source_failed.object_id, "object_id"),
+                message.source_failed.reason[:_TEXT_CHARS],
+            )
+        case "leaving":
+            return events.LeaveRequested(worker_id, session)
+        case "hello":
+            raise PeerError("a second Hello on one stream: open a new stream instead")
+        case _:
+            raise PeerError("an empty or unknown message on Join")
+
+
+def _held_edge(edge: pb.ParentConnected | pb.ParentLost) -> events.HeldEdge:
+    return events.HeldEdge(
+        _identifier(edge.object_id, "object_id"), edge.stripe, _identifier(edge.parent, "parent"), edge.epoch
+    )
+
+
+def _loss_reason(value: str) -> ParentLossReason:
+    try:
+        return ParentLossReason(value)
+    except ValueError:
+        raise PeerError(f"{value[:80]!r} is not a reason for the loss of a parent") from None
+
+
+def _offer(offer: pb.Offer, worker_id: str, session: int) -> events.Offered:
+    kind = _KINDS.get(offer.kind)
+    if kind is None:
+        raise PeerError(f"kind {offer.kind} of object {offer.object_id[:80]!r} is unknown")
+    if offer.chunks_total > CHUNK_LIMIT:
+        raise PeerError(f"{offer.chunks_total} chunks are too many")
+    return events.Offered(
+        worker_id=worker_id,
+        session=session,
+        object_id=_identifier(offer.object_id, "object_id"),
+        version=offer.version,
+        kind=kind,
+        payload_bytes=offer.payload_bytes,
+        snapshot_bytes=offer.snapshot_bytes,
+        chunks_total=offer.chunks_total,
+        root=_root(offer.root, "root") if offer.root else "",
+    )
+
+
+def decode_publish(request: pb.PublishRequest, number: int) -> events.PublishRequested:
+    """Raises PeerError."""
+    topology = _TOPOLOGIES.get(request.topology)
+    if topology is None:
+        raise PeerError(f"topology {request.topology} is unknown")
+    if not 0 < request.until <= 1:
+        raise PeerError(f"until {request.until!r} must be a fraction above 0 and at most 1")
+    if not math.isfinite(request.elapsed_s) or request.elapsed_s < 0:
+        raise PeerError(f"elapsed_s {request.elapsed_s!r} must be zero or more")
+    return events.PublishRequested(
+        request=number,
+        origin_id=_identifier(request.origin_id, "origin_id"),
+        object_id=_identifier(request.object_id, "object_id"),
+        version=request.version,
+        until=request.until,
+        topology=topology,
+        chains=request.chains,
+        snapshot_bytes=request.snapshot_bytes,
+        elapsed_s=request.elapsed_s,
+    )
+
+
+# ---- down ----------------------------------------------------------------------------------------------------------
+
+
+def encode_assignment(assign: effects.Assign, run: str, sign: Sign) -> pb.JoinReply:
+    """The message for one node, with a token for its parent, each fallback, and each child it may have to dial."""
+
+    def token(edge: effects.Edge, slot: int, parent: str, epoch: int, *, fallback: bool) -> relay_pb2.EdgeToken:
+        return sign(
+            relay_pb2.EdgeClaims(
+                run=run,
+                object_id=edge.object_id,
+                stripe=edge.stripe,
+                slot=slot,
+                parent=parent,
+                child=assign.worker_id,
+                child_generation=assign.generation,
+                epoch=epoch,
+                fallback=fallback,
+            )
+        )
+
+    message = pb.Assignment(epoch=assign.epoch, keep_versions=assign.keep_versions)
+    for target in assign.targets:
+        message.targets.add(
+            object_id=target.object_id,
+            version=target.version,
+            root=target.root,
+            kind=_KIND_NUMBERS[target.kind],
+            payload_bytes=target.payload_bytes,
+            snapshot_bytes=target.snapshot_bytes,
+        )
+    for edge in assign.edges:
+        encoded = message.edges.add(
+            object_id=edge.object_id, stripe=edge.stripe, epoch=edge.epoch, dialer=pb.DIALER_CHILD
+        )
+        if edge.parent is not None:
+            encoded.parent.CopyFrom(_peer(edge.parent))
+            encoded.token.CopyFrom(token(edge, edge.slot, edge.parent.worker_id, edge.epoch, fallback=False))
+        for other in edge.fallbacks:
+            encoded.fallbacks.add(
+                parent=_peer(other.parent),
+                token=token(edge, other.slot, other.parent.worker_id, other.epoch, fallback=True),
+            )
+        for child in edge.children:
+            encoded.children.add(
+                child=_peer(child.child),
+                slot=child.slot,
+                generation=child.generation,
+                epoch=child.epoch,
+                token=sign(_child_claims(assign, edge, child, run)),
+            )
+    return pb.JoinReply(assignment=message)
+
+
+def _child_claims(
+    assign: effects.Assign, edge: effects.Edge, child: effects.ChildSlot, run: str
+) -> relay_pb2.EdgeClaims:
+    return relay_pb2.EdgeClaims(
+        run=run,
+        object_id=edge.object_id,
+        stripe=edge.stripe,
+        slot=child.slot,
+        parent=assign.worker_id,
+        child=child.child.worker_id,
+        child_generation=child.generation,
+        epoch=child.epoch,
+    )
+
+
+def _peer(peer: effects.PeerRef) -> pb.Peer:
+    return pb.Peer(worker_id=peer.worker_id, name=peer.name, address=peer.address)

@@ -1,0 +1,271 @@
+"""What a coordinator must not forget: its run and key, its workers, its publications, the epochs it has reserved.
+
+The store keeps JSON documents by key and knows nothing of what is in them. One transaction per `Batch`, durable when
+`write` returns (SQLite: WAL with synchronous=FULL). SQLite by default; a PostgreSQL URL works where a driver is
+installed. One coordinator per database: the second is refused while the first lives.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL, make_url
+
+from chappe.errors import ConfigError, StoreCorruptError, StoreError, StoreLockedError, WrongRunError
+
+Json = dict[str, Any]
+
+SCHEMA_VERSION = 1
+_ADVISORY_LOCK = 0x6368617070650001  # "chappe", 1: PostgreSQL's lock for "a coordinator runs on this database"
+_KEY_BYTES = 32
+
+_metadata = sa.MetaData()
+_meta = sa.Table(
+    "chappe_meta",
+    _metadata,
+    sa.Column("key", sa.String(64), primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+_workers = sa.Table(
+    "chappe_workers",
+    _metadata,
+    sa.Column("worker_id", sa.String(128), primary_key=True),
+    sa.Column("document", sa.JSON, nullable=False),
+)
+_publications = sa.Table(
+    "chappe_publications",
+    _metadata,
+    sa.Column("object_id", sa.String(128), primary_key=True),
+    sa.Column("document", sa.JSON, nullable=False),
+)
+
+
+@dataclass(slots=True)
+class Batch:
+    """What changed: one transaction. A document that is None is removed."""
+
+    workers: dict[str, Json | None] = field(default_factory=dict)
+    publications: dict[str, Json | None] = field(default_factory=dict)
+    epoch_reserved: int | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.workers or self.publications or self.epoch_reserved is not None)
+
+    def merge(self, later: Batch) -> None:
+        """Take in what `later` says; it wins."""
+        self.workers.update(later.workers)
+        self.publications.update(later.publications)
+        if later.epoch_reserved is not None:
+            self.epoch_reserved = max(later.epoch_reserved, self.epoch_reserved or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """All of it, as a restart finds it."""
+
+    run: str
+    token_key: bytes  # Ed25519 private key, raw
+    epoch_reserved: int
+    workers: Mapping[str, Json]
+    publications: Mapping[str, Json]
+
+
+class StateStore:
+    """Blocking; used by one thread at a time. Every failure is a StoreError that names the database."""
+
+    def __init__(self, engine: sa.Engine, connection: sa.Connection, lock_fd: int | None, shown: str) -> None:
+        self._engine = engine
+        self._connection = connection
+        self._lock_fd = lock_fd
+        self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+        self.shown = shown
+
+    @classmethod
+    def open(cls, url: str) -> StateStore:
+        """Connect, lock, and make the tables where they are missing.
+
+        Raises ConfigError for a URL that cannot be used, StoreLockedError when another coordinator runs on it,
+        StoreCorruptError for a schema that is not ours, StoreError when the database cannot be opened.
+        """
+        parsed = _parse(url)
+        shown = parsed.render_as_string(hide_password=True)
+        lock_fd = _lock_file(parsed) if parsed.get_backend_name() == "sqlite" else None
+        engine: sa.Engine | None = None
+        try:
+            engine = _engine(parsed)
+            connection = engine.connect()
+            store = cls(engine, connection, lock_fd, shown)
+            if engine.dialect.name == "postgresql":
+                _advisory_lock(connection, shown)
+            store._create_schema()
+        except sa.exc.SQLAlchemyError as error:
+            _release(engine, lock_fd)
+            raise StoreError(f"--state {shown}: cannot open it: {_cause(error)}") from error
+        except StoreError:
+            _release(engine, lock_fd)
+            raise
+        except ImportError as error:  # the driver of the URL
+            _release(engine, lock_fd)
+            raise ConfigError(f"--state {shown}: the database driver is not installed: {error}") from error
+        return store
+
+    def _create_schema(self) -> None:
+        with self._connection.begin():
+            _metadata.create_all(self._connection)
+            version = self._read_meta().get("schema_version")
+            if version is None:
+                self._put_meta("schema_version", str(SCHEMA_VERSION))
+            elif version != str(SCHEMA_VERSION):
+                raise StoreCorruptError(
+                    f"--state {self.shown}: its schema is version {version}, this program writes {SCHEMA_VERSION}: "
+                    "use the chappe release that wrote it, or another file"
+                )
+
+    def load(self, run: str | None, new_token_key: Callable[[], bytes]) -> Stored:
+        """Read everything. A new database is given `run` (or a generated name) and a key, both kept from then on.
+
+        Raises WrongRunError when the state belongs to another run than the one asked for.
+        """
+        try:
+            with self._connection.begin():
+                meta = self._read_meta()
+                if "run" not in meta:
+                    meta |= {"run": run or f"run-{uuid.uuid4().hex[:8]}", "token_key": new_token_key().hex()}
+                    for key in ("run", "token_key"):
+                        self._put_meta(key, meta[key])
+                if run is not None and run != meta["run"]:
+                    raise WrongRunError(
+                        f"--state {self.shown} belongs to run {meta['run']!r}, not {run!r}: "
+                        "leave --run out to go on with it, or name another --state for a new run"
+                    )
+                workers = {row.worker_id: row.document for row in self._connection.execute(sa.select(_workers))}
+                publications = {
+                    row.object_id: row.document for row in self._connection.execute(sa.select(_publications))
+                }
+        except sa.exc.SQLAlchemyError as error:
+            raise StoreError(f"--state {self.shown}: cannot read it: {_cause(error)}") from error
+        try:
+            token_key, epoch = bytes.fromhex(meta["token_key"]), int(meta.get("epoch_reserved", "0"))
+        except (KeyError, ValueError) as error:
+            raise StoreCorruptError(f"--state {self.shown}: its meta table is damaged: {error}") from error
+        if len(token_key) != _KEY_BYTES:
+            raise StoreCorruptError(f"--state {self.shown}: its token key has {len(token_key)} bytes, not {_KEY_BYTES}")
+        return Stored(meta["run"], token_key, epoch, workers, publications)
+
+    def write(self, batch: Batch) -> None:
+        """One transaction, on disk when this returns. Raises StoreError, and then nothing of the batch is there."""
+        try:
+            with self._connection.begin():
+                self._put_documents(_workers, batch.workers)
+                self._put_documents(_publications, batch.publications)
+                if batch.epoch_reserved is not None:
+                    self._put_meta("epoch_reserved", str(batch.epoch_reserved))
+        except sa.exc.SQLAlchemyError as error:
+            raise StoreError(f"--state {self.shown}: cannot write to it: {_cause(error)}") from error
+
+    def close(self) -> None:
+        self._connection.close()
+        _release(self._engine, self._lock_fd)
+
+    def _read_meta(self) -> dict[str, str]:
+        return {row.key: row.value for row in self._connection.execute(sa.select(_meta))}
+
+    def _put_meta(self, key: str, value: str) -> None:
+        insert = self._insert(_meta).values(key=key, value=value)
+        self._connection.execute(
+            insert.on_conflict_do_update(index_elements=["key"], set_={"value": insert.excluded.value})
+        )
+
+    def _put_documents(self, table: sa.Table, documents: Mapping[str, Json | None]) -> None:
+        key = table.primary_key.columns.values()[0]
+        changed = [
+            {key.name: name, "document": document} for name, document in documents.items() if document is not None
+        ]
+        gone = [name for name, document in documents.items() if document is None]
+        if changed:
+            insert = self._insert(table)
+            self._connection.execute(
+                insert.on_conflict_do_update(index_elements=[key.name], set_={"document": insert.excluded.document}),
+                changed,
+            )
+        if gone:
+            self._connection.execute(sa.delete(table).where(key.in_(gone)))
+
+
+# ---- opening -------------------------------------------------------------------------------------------------------
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+        backend = parsed.get_backend_name()
+    except (sa.exc.ArgumentError, ValueError) as error:
+        raise ConfigError(f"--state {url}: not a database URL; write it like sqlite:///chappe.db") from error
+    if backend not in ("sqlite", "postgresql"):
+        raise ConfigError(f"--state {url}: {backend} is not supported; use sqlite:///FILE or postgresql://...")
+    if backend == "sqlite" and (not parsed.database or parsed.database == ":memory:"):
+        raise ConfigError(f"--state {url}: the state must outlive the process; write it like sqlite:///chappe.db")
+    return parsed
+
+
+def _lock_file(url: URL) -> int:
+    """Make the database file private (it holds the token key) and hold a lock beside it: others may still read it."""
+    path = Path(str(url.database))
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        fd = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"--state {url}: cannot open {error.filename}: {error.strerror}") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+        os.close(fd)
+        raise StoreLockedError(f"--state {url}: another coordinator (pid {pid or 'unknown'}) uses it") from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def _engine(url: URL) -> sa.Engine:
+    # One connection for the life of the process: the lock of PostgreSQL belongs to it, and writes are in order anyway.
+    if url.get_backend_name() != "sqlite":
+        return sa.create_engine(url, pool_size=1, max_overflow=0)
+    # The connection is opened in one thread and used in the writer's: never in two at once.
+    engine = sa.create_engine(url, connect_args={"check_same_thread": False}, poolclass=sa.pool.StaticPool)
+
+    @sa.event.listens_for(engine, "connect")
+    def set_pragmas(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    return engine
+
+
+def _advisory_lock(connection: sa.Connection, shown: str) -> None:
+    with connection.begin():
+        locked = connection.execute(sa.select(sa.func.pg_try_advisory_lock(_ADVISORY_LOCK))).scalar_one()
+    if not locked:
+        raise StoreLockedError(f"--state {shown}: another coordinator uses it")
+
+
+def _release(engine: sa.Engine | None, lock_fd: int | None) -> None:
+    if engine is not None:
+        engine.dispose()
+    if lock_fd is not None:
+        os.close(lock_fd)
+
+
+def _cause(error: sa.exc.SQLAlchemyError) -> str:
+    """The driver's words, without the statement and its parameters (they hold the key)."""
+    return str(getattr(error, "orig", None) or error).strip()
