@@ -6,15 +6,20 @@ type, unit, default and help of each setting once, for the flag, the variable, t
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import textwrap
+import tomllib
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import cyclopts
 from cyclopts import Parameter
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+from cyclopts.argument import ArgumentCollection
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, ValidationInfo
 
 from chappe.errors import ChappeError, ConfigError, UsageError
 from chappe.units import parse_duration, parse_rate, parse_size
@@ -26,17 +31,33 @@ EXIT_INTERRUPTED = 130
 T = TypeVar("T")
 
 
+def flag_of(field_name: str | None) -> str:
+    """`limit_uplink` to `--limit-uplink`: how messages name a setting."""
+    return "--" + (field_name or "").replace("_", "-")
+
+
 def _parsed(parse: Callable[[str], T]) -> BeforeValidator:
-    def validate(value: Any) -> Any:
+    def validate(value: Any, info: ValidationInfo) -> Any:
+        flag = flag_of(info.field_name)
+        if info.field_name is None and not isinstance(value, str):
+            return value  # a default, which cyclopts validates outside its model
         if not isinstance(value, str):
-            raise ConfigError(f'{value!r} has no unit: write it as text, for instance "100mbit", "64MiB" or "90s"')
-        return parse(value)
+            raise ConfigError(
+                f'{flag}: {value!r} has no unit: write it as text, for instance "100mbit", "64MiB" or "90s"'
+            )
+        try:
+            return parse(value)
+        except UsageError as error:
+            raise ConfigError(f"{flag}: {error}") from error
 
     return BeforeValidator(validate)
 
 
 def _shown(template: str) -> PlainSerializer:
-    return PlainSerializer(lambda value: template.format(f"{value:.15g}"), return_type=str, when_used="json")
+    def show(value: float) -> str:
+        return template.format(format(Decimal(repr(value)), "f"))  # every digit, never an exponent
+
+    return PlainSerializer(show, return_type=str, when_used="json")
 
 
 Rate = Annotated[float, _parsed(parse_rate), _shown("{}B")]
@@ -66,9 +87,30 @@ class TlsSettings(Settings):
     """Allow plaintext on addresses other than loopback."""
 
 
-def make_app(name: str, help_text: str) -> cyclopts.App:
-    """A cyclopts application whose help is plain text (examples keep their line breaks)."""
-    return cyclopts.App(name=name, help=help_text, help_format="plaintext", version_flags=["--version"])
+def make_app(name: str, help_text: str, example: str = "") -> cyclopts.App:
+    """A cyclopts application whose help is plain text and ends with the example, its line breaks kept."""
+    return cyclopts.App(
+        name=name,
+        help=help_text,
+        help_format="plaintext",
+        help_epilogue=example_text(example) if example else None,
+        version_flags=["--version"],
+        suppress_keyboard_interrupt=False,  # run_app gives it its exit code
+    )
+
+
+def example_text(example: str) -> str:
+    """The end of a help page: `app.command(f, help_epilogue=example_text("chappe status --watch"))`."""
+    lines = textwrap.dedent(example).strip("\n").splitlines()
+    return "\n".join(["Example:", *(f"    {line}" for line in lines)])
+
+
+class _OptionsFromEnv(cyclopts.config.Env):
+    """Variables stand for options only: `CHAPPE_PATH`, which an install hook has, must not name what to publish."""
+
+    def __call__(self, app: cyclopts.App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        options = type(arguments)(a for a in arguments if a.name.startswith("--") and a.name != "--version")
+        super().__call__(app, commands, options)
 
 
 def _take_option(arguments: list[str], flag: str) -> str | None:
@@ -97,15 +139,16 @@ def run_app(app: cyclopts.App, arguments: Sequence[str] | None = None, *, env_pr
     rest = list(sys.argv[1:] if arguments is None else arguments)
     try:
         config = _take_option(rest, "--config") or os.environ.get(env_prefix + "CONFIG")
-        sources: list[Any] = [cyclopts.config.Env(env_prefix, command=False)]
+        sources: list[Any] = [_OptionsFromEnv(env_prefix, command=False)]
         if config is not None:
-            if not Path(config).is_file():
-                raise ConfigError(f"--config {config}: no such file")
+            _check_config(app, Path(config))
             sources.append(cyclopts.config.Toml(config, must_exist=True))
         app.config = tuple(sources)
-        result = app(rest, exit_on_error=False, print_error=True, error_console=_stderr_console())
-    except cyclopts.CycloptsError:
-        return EXIT_USAGE  # cyclopts has said what is wrong
+        result = app(rest, exit_on_error=False, print_error=False, verbose=False, result_action="return_value")
+    except cyclopts.CycloptsError as error:
+        where = " ".join([app.name[0], *(error.command_chain or ())])
+        print(f"{where}: {_explain(error)} (see {where} --help)", file=sys.stderr)
+        return EXIT_USAGE
     except UsageError as error:
         print(f"{app.name[0]}: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -117,14 +160,37 @@ def run_app(app: cyclopts.App, arguments: Sequence[str] | None = None, *, env_pr
     return result if isinstance(result, int) else 0
 
 
-def _stderr_console() -> Any:
-    from rich.console import Console  # slow to import, and needed here only
+def _check_config(app: cyclopts.App, path: Path) -> None:
+    """What cyclopts would pass over in silence or with a traceback: no file, no TOML, a key outside every table."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--config {path}: {error}") from error
+    commands = [name for name in app if not name.startswith("-")]
+    for key in document if commands else ():
+        if key not in commands:
+            raise ConfigError(
+                f"--config {path}: {key!r} is not a command: settings stand in a table per command: [{commands[0]}]"
+            )
 
-    return Console(stderr=True)
+
+def _explain(error: cyclopts.CycloptsError) -> str:
+    """One line; settings are named as flags whichever of file, variable and flag they came from."""
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, ValidationError):
+        return "; ".join(_explain_item(item["loc"], item["msg"]) for item in cause.errors())
+    return str(error).strip().rstrip(".")
 
 
-def print_config(*settings: BaseModel) -> None:
-    """Print the effective settings as TOML that `--config` takes back."""
+def _explain_item(location: tuple[int | str, ...], message: str) -> str:
+    message = message.removeprefix("Value error, ")
+    return f"{flag_of(str(location[0]))}: {message}" if location else message
+
+
+def print_config(*settings: BaseModel, table: str | None = None) -> None:
+    """Print the effective settings as TOML that `--config` takes back; `table` is the name of a `chappe` command."""
+    if table is not None:
+        print(f"[{table}]")
     for model in settings:
         for key, value in model.model_dump(mode="json", exclude_none=True).items():
             print(f"{key} = {_toml(value)}")
@@ -137,8 +203,7 @@ def _toml(value: Any) -> str:
         return str(value)
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 Flat = Parameter(name="*")
