@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import pytest
+from google.protobuf.message import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chappe.core.digest import BLAKE3, XXH3_128
+from chappe.core.manifest import FileEntry, Manifest, TensorEntry
+from chappe.errors import ChappeError, ManifestError, SnapshotError, UnsafePathError
+from chappe.v1 import relay_pb2 as pb
+from chappe.wire import manifest as wire
+
+ID = "0123456789abcdef" * 2
+GRPC_MESSAGE_BYTES_MAX = 4 << 20
+
+
+def make(algorithm: object = XXH3_128, **changes: object) -> Manifest:
+    fields: dict[str, object] = {
+        "object_id": ID,
+        "algorithm": algorithm,
+        "chunk_bytes": 1 << 16,
+        "files": (FileEntry("config.json", 5), FileEntry("empty", 0), FileEntry("model.safetensors", 10_000_000)),
+        "tensors": (TensorEntry("s", "F32", (), 2, 64, 68), TensorEntry("e", "BF16", (0, 4), 2, 68, 68)),
+    }
+    return Manifest(**(fields | changes))  # type: ignore[arg-type]
+
+
+def header(**changes: object) -> pb.Header:
+    message = pb.Header()
+    message.ParseFromString(wire.encode_header(make()))
+    for name, value in changes.items():
+        setattr(message, name, value)
+    return message
+
+
+def decode(message: Message) -> Manifest:
+    return wire.decode_header(message.SerializeToString(), ID)
+
+
+@pytest.mark.parametrize("algorithm", [XXH3_128, BLAKE3])
+def test_a_header_survives_the_wire(algorithm: object) -> None:
+    manifest = make(algorithm, chunks_per_page=17)
+    data = wire.encode_header(manifest)
+    assert wire.decode_header(data, ID) == manifest
+    assert wire.encode_header(wire.decode_header(data, ID)) == data
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": 2}, "format 2"),
+        ({"object_id": "f" * 32}, "was asked for"),
+        ({"kind": pb.OBJECT_KIND_DELTA}, "kind delta"),
+        ({"kind": pb.OBJECT_KIND_FULL_COMPRESSED}, "kind full-compressed"),
+        ({"kind": 0}, "kind unknown"),
+        ({"digest_algorithm": "md5"}, "'md5'"),
+        ({"payload_bytes": 1}, "1 bytes of payload"),
+        ({"snapshot_bytes": 1}, "1 of snapshot"),
+        ({"chunk_bytes": 0}, "chunk_bytes 0"),
+        ({"chunk_bytes": 100_000}, "power of two"),
+        ({"chunk_bytes": 1 << 31}, "power of two"),
+        ({"chunks_per_page": 0}, "chunks_per_page 0"),
+        ({"chunks_per_page": 5000}, "chunks_per_page 5000"),
+    ],
+)
+def test_a_header_that_cannot_be_true_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ManifestError, match=message):
+        decode(header(**changes))
+
+
+@pytest.mark.parametrize("path", ["../x", "/x", "a\\b", "C:x", "model.safetensors/x", "Config.json", "config.json"])
+def test_a_path_from_a_peer_is_checked(path: str) -> None:
+    message = header()
+    message.files.add(path=path)
+    with pytest.raises(UnsafePathError):
+        decode(message)
+
+
+def test_sizes_that_would_overflow_are_refused() -> None:
+    message = header()
+    message.files[2].size_bytes = 1 << 63
+    with pytest.raises(ManifestError, match="out of bounds"):
+        decode(message)
+    message = header()
+    del message.files[:]
+    del message.tensors[:]
+    with pytest.raises(ManifestError, match="at least one file"):
+        decode(message)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (pb.TensorEntry(name="t", dtype="F32", shape=[2], file=2, begin=68, end=72), "4 bytes for 8"),
+        (pb.TensorEntry(name="t", dtype="X", shape=[1], file=2, begin=68, end=69), "dtype 'X'"),
+        (pb.TensorEntry(name="t", dtype="U8", shape=[1 << 63, 2], file=2, begin=68, end=69), "overflows"),
+        (pb.TensorEntry(name="t", dtype="U8", shape=[1], file=2, begin=67, end=68), "overlaps"),
+        (pb.TensorEntry(name="t", dtype="U8", shape=[1], file=1, begin=0, end=1), "out of order"),
+        (pb.TensorEntry(name="t", dtype="U8", shape=[1], file=3, begin=0, end=1), "outside its file"),
+        (pb.TensorEntry(name="t", dtype="U8", shape=[2], file=2, begin=9_999_999, end=10_000_001), "outside its file"),
+    ],
+)
+def test_a_tensor_that_cannot_be_true_is_refused(tensor: pb.TensorEntry, message: str) -> None:
+    hostile = header()
+    hostile.tensors.append(tensor)
+    with pytest.raises(ManifestError, match=message):
+        decode(hostile)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_header_or_refused(data: bytes) -> None:
+    with pytest.raises(ChappeError):
+        wire.decode_header(data, ID)
+
+
+@given(st.integers(0, 10_000), st.binary(min_size=1, max_size=4))
+def test_a_damaged_header_never_gets_another_exception(at: int, noise: bytes) -> None:
+    data = bytearray(wire.encode_header(make()))
+    at %= len(data)
+    data[at : at + len(noise)] = noise
+    try:
+        manifest = wire.decode_header(bytes(data), ID)
+    except (ManifestError, UnsafePathError):
+        return
+    assert manifest.object_id == ID
+
+
+def test_a_header_too_large_to_travel_is_refused_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = wire.encode_header(make())
+    monkeypatch.setattr(wire, "HEADER_BYTES_MAX", 50)
+    with pytest.raises(SnapshotError, match="fewer tensors"):
+        wire.encode_header(make())
+    with pytest.raises(ManifestError, match="the limit is 50"):
+        wire.decode_header(data, ID)
+
+
+def test_pages_survive_the_wire() -> None:
+    manifest = make(chunks_per_page=100)
+    assert manifest.pages_total == 2
+    digests = [bytes([i]) * 16 for i in range(manifest.chunks_total)]
+    assert wire.decode_page(manifest, wire.encode_page(0, digests[:100])) == (0, digests[:100])
+    assert wire.decode_page(manifest, wire.encode_page(1, digests[100:])) == (1, digests[100:])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xff",
+        wire.encode_page(2, [bytes(16)]),
+        wire.encode_page(0, [bytes(16)] * 99),
+        wire.encode_page(0, [bytes(16)] * 101),
+        pb.Page(index=0, digests=bytes(1600), lengths=[1]).SerializeToString(),
+        bytes(wire.PAGE_BYTES_MAX + 1),
+    ],
+)
+def test_a_page_that_does_not_fit_is_refused(data: bytes) -> None:
+    with pytest.raises(ManifestError):
+        wire.decode_page(make(chunks_per_page=100), data)
+
+
+def test_a_header_travels_in_parts_below_the_message_limit() -> None:
+    data = bytes(range(256)) * 12_289  # 3 MiB and 256 bytes
+    parts = wire.split_header(data)
+    assert [len(part.data) for part in parts] == [1 << 20, 1 << 20, 1 << 20, 256]
+    assert max(part.ByteSize() for part in parts) < GRPC_MESSAGE_BYTES_MAX
+    assembler = wire.HeaderAssembler()
+    assert [assembler.add(part) for part in parts] == [None, None, None, data]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [pb.HeaderPart(part=0, parts=0, data=b"x")],
+        [pb.HeaderPart(part=0, parts=129, data=b"x")],
+        [pb.HeaderPart(part=1, parts=2, data=b"x")],
+        [pb.HeaderPart(part=0, parts=2, data=b"")],
+        [pb.HeaderPart(part=0, parts=2, data=bytes((1 << 20) + 1))],
+        [pb.HeaderPart(part=0, parts=3, data=b"x"), pb.HeaderPart(part=2, parts=3, data=b"x")],
+        [pb.HeaderPart(part=0, parts=3, data=b"x"), pb.HeaderPart(part=0, parts=3, data=b"x")],
+        [pb.HeaderPart(part=0, parts=3, data=b"x"), pb.HeaderPart(part=1, parts=4, data=b"x")],
+    ],
+)
+def test_parts_that_do_not_follow_are_refused(parts: list[pb.HeaderPart]) -> None:
+    assembler = wire.HeaderAssembler()
+    for part in parts[:-1]:
+        assert assembler.add(part) is None
+    with pytest.raises(ManifestError):
+        assembler.add(parts[-1])
