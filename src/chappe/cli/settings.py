@@ -83,8 +83,11 @@ class TlsSettings(Settings):
     """The private key of --tls-cert (PEM)."""
     tls_ca: Path | None = None
     """The fleet's CA certificate (PEM); peers that it did not sign are refused."""
-    insecure: bool = False
+    insecure: Annotated[bool, Parameter(negative="")] = False
     """Allow plaintext on addresses other than loopback."""
+
+
+NO_TLS = TlsSettings()
 
 
 def make_app(name: str, help_text: str, example: str = "") -> cyclopts.App:

@@ -1,0 +1,64 @@
+"""The `chappe` command: a table of its commands. Each lives in a module that is imported when the command is used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import cyclopts
+
+from chappe.cli.settings import example_text, make_app, run_app
+
+HELP = "Delivers each new policy snapshot of an RL training run to a fleet of rollout hosts, down relay chains."
+
+COMMANDS = {
+    "up": ("chappe.cli.up:up", "Start a local fleet for trying things out.", "chappe up --relays 3 --snapshot ./model"),
+    "coordinator": (
+        "chappe.cli.coordinator:coordinator",
+        "Run the coordinator: it knows the fleet and decides who sends to whom; no payload passes it.",
+        "chappe coordinator --listen 0.0.0.0:7400 --state sqlite:////var/lib/chappe/coordinator.db \\\n"
+        "    --tls-cert coordinator.pem --tls-key coordinator-key.pem --tls-ca ca.pem",
+    ),
+    "publish": (
+        "chappe.cli.publish:publish",
+        "Publish a safetensors file or a Hugging Face directory to the fleet.",
+        "chappe publish ./model --coordinator 127.0.0.1:7400 --version 12 --uplink 300mbit",
+    ),
+    "cancel": ("chappe.cli.admin:cancel", "Stop the publication of a version.", "chappe cancel 12"),
+    "drain": ("chappe.cli.admin:drain", "Move a worker out of its chain gracefully.", "chappe drain worker-3"),
+    "forget": ("chappe.cli.admin:forget", "Drop a worker that is dead.", "chappe forget worker-3"),
+    "status": (
+        "chappe.cli.status:status",
+        "Show the fleet, its chains and how far each publication is.",
+        "chappe status --coordinator 127.0.0.1:7400 --watch",
+    ),
+    "verify": (
+        "chappe.cli.verify:verify",
+        "Re-hash a landed snapshot against its manifest.",
+        "chappe verify /var/lib/relayd/current",
+    ),
+}
+
+
+def build() -> cyclopts.App:
+    app = make_app(
+        "chappe",
+        HELP,
+        example="""
+            chappe up --relays 3
+            chappe publish ./model --version 1
+            chappe status --watch
+        """,
+    )
+    for name, (target, help_text, example) in COMMANDS.items():
+        app.command(target, name=name, help=help_text, help_epilogue=example_text(example))
+    app.command("chappe.cli.keys:app", name="keys", help="Make the fleet's CA and issue certificates.")
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    sys.exit(run_app(build(), arguments, env_prefix="CHAPPE_"))
+
+
+if __name__ == "__main__":
+    main()
