@@ -1,0 +1,50 @@
+"""Chappe: each new policy snapshot of an RL training run, delivered to a fleet of rollout hosts down relay chains.
+
+`Publisher` belongs to the trainer, `Subscriber` to the rollout host; both have an `Async` twin. Names are imported on
+first use, so that `import chappe` costs nothing in a process that only wants one of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chappe.publication import AsyncPublication, Publication, PublicationStatus
+    from chappe.publisher import AsyncPublisher, Publisher
+    from chappe.snapshot import Snapshot
+    from chappe.subscriber import AsyncSubscriber, Subscriber
+
+__all__ = [
+    "AsyncPublication",
+    "AsyncPublisher",
+    "AsyncSubscriber",
+    "Publication",
+    "PublicationStatus",
+    "Publisher",
+    "Snapshot",
+    "Subscriber",
+]
+
+_MODULES = {
+    "AsyncPublication": "chappe.publication",
+    "AsyncPublisher": "chappe.publisher",
+    "AsyncSubscriber": "chappe.subscriber",
+    "Publication": "chappe.publication",
+    "PublicationStatus": "chappe.publication",
+    "Publisher": "chappe.publisher",
+    "Snapshot": "chappe.snapshot",
+    "Subscriber": "chappe.subscriber",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

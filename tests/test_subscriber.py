@@ -1,0 +1,221 @@
+"""Subscriber against a Local service on a real unix socket: waiting, deadlines, an absent and a restarted relayd."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from chappe import AsyncSubscriber, Subscriber
+from chappe.errors import RelaydUnavailableError, StoreError, UsageError, WaitTimeoutError
+from chappe.loop_thread import shared_loop
+from chappe.v1 import local_pb2, local_pb2_grpc
+
+
+class FakeRelayd(local_pb2_grpc.LocalServicer):
+    """Lands versions when the test says so. Lives on one event loop."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+        self.landed = local_pb2.Landed(run="r")
+        self.confirmed: list[local_pb2.ConfirmRequest] = []
+        self.watchers = 0
+        self.changed = asyncio.Condition()
+        self.server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        self.server = grpc.aio.server()
+        local_pb2_grpc.add_LocalServicer_to_server(self, self.server)
+        self.server.add_insecure_port(f"unix:{self.store}/relayd.sock")
+        await self.server.start()
+
+    async def stop(self) -> None:
+        if self.server is not None:
+            await self.server.stop(None)
+            self.server = None
+
+    async def land(self, version: int) -> None:
+        async with self.changed:
+            self.landed = local_pb2.Landed(
+                run="r", version=version, root=f"xxh3_128:{version}", path=str(self.store / f"snapshots/{version}")
+            )
+            self.changed.notify_all()
+
+    async def until_watched(self) -> None:
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.watchers > 0)
+
+    async def Current(self, request: local_pb2.CurrentRequest, context: Any) -> local_pb2.Landed:
+        return self.landed
+
+    async def Watch(self, request: local_pb2.WatchRequest, context: Any) -> AsyncIterator[local_pb2.Landed]:
+        async with self.changed:
+            self.watchers += 1
+            self.changed.notify_all()
+        sent = -1
+        while True:
+            async with self.changed:
+                await self.changed.wait_for(lambda seen=sent: self.landed.version != seen)
+                landed = self.landed
+            sent = landed.version
+            yield landed
+
+    async def Ensure(self, request: local_pb2.EnsureRequest, context: Any) -> local_pb2.Landed:
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.landed.version >= request.learner_version - request.max_gap)
+        return self.landed
+
+    async def Confirm(self, request: local_pb2.ConfirmRequest, context: Any) -> local_pb2.ConfirmReply:
+        if request.version != self.landed.version:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, f"version {request.version} is not being installed"
+            )
+        self.confirmed.append(request)
+        return local_pb2.ConfirmReply()
+
+
+class Harness:
+    """Runs the fake on the background loop, for blocking and asynchronous subscribers alike."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+
+        async def make() -> FakeRelayd:
+            return FakeRelayd(store)
+
+        self.fake = shared_loop().run(make())
+
+    def run(self, coroutine: Any) -> Any:
+        return shared_loop().run(coroutine)
+
+
+@pytest.fixture
+def relayd(tmp_path: Path) -> Iterator[Harness]:
+    harness = Harness(tmp_path)
+    harness.run(harness.fake.start())
+    yield harness
+    harness.run(harness.fake.stop())
+
+
+Call = Callable[[str], Any]
+
+
+@pytest.fixture(params=["blocking", "async"])
+def call(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
+    """`call(method, ...)` on a Subscriber, or on an AsyncSubscriber run to its end."""
+    if request.param == "blocking":
+        blocking = Subscriber(tmp_path, relayd_grace_s=0.3)
+        return lambda method, *args, **kwargs: getattr(blocking, method)(*args, **kwargs)
+    subscriber = AsyncSubscriber(tmp_path, relayd_grace_s=0.3)
+
+    async def on_loop(coroutine: Awaitable[Any]) -> Any:
+        return await coroutine
+
+    return lambda method, *args, **kwargs: shared_loop().run(on_loop(getattr(subscriber, method)(*args, **kwargs)))
+
+
+def in_thread(function: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    return thread, results
+
+
+def test_current_is_none_before_the_first_version(relayd: Harness, call: Call) -> None:
+    assert call("current") is None
+
+
+def test_current_names_what_has_landed(relayd: Harness, call: Call) -> None:
+    relayd.run(relayd.fake.land(7))
+    snapshot = call("current")
+    assert (snapshot.version, snapshot.root, snapshot.run) == (7, "xxh3_128:7", "r")
+    assert snapshot.path == relayd.store / "snapshots/7"
+
+
+def test_wait_returns_what_is_there_already(relayd: Harness, call: Callable[..., Any]) -> None:
+    relayd.run(relayd.fake.land(12))
+    assert call("wait", newer_than=11, timeout_s=30).version == 12
+
+
+def test_wait_returns_when_a_newer_version_lands(relayd: Harness, call: Callable[..., Any]) -> None:
+    relayd.run(relayd.fake.land(11))
+    thread, results = in_thread(lambda: call("wait", newer_than=11, timeout_s=30))
+    relayd.run(relayd.fake.until_watched())
+    relayd.run(relayd.fake.land(13))
+    thread.join()
+    assert [snapshot.version for snapshot in results] == [13]
+
+
+def test_wait_goes_on_over_a_restart_of_relayd(relayd: Harness, call: Callable[..., Any]) -> None:
+    thread, results = in_thread(lambda: call("wait", timeout_s=30))
+    relayd.run(relayd.fake.until_watched())
+    relayd.run(relayd.fake.stop())
+    relayd.run(relayd.fake.start())
+    relayd.run(relayd.fake.land(4))
+    thread.join()
+    assert [snapshot.version for snapshot in results] == [4]
+
+
+def test_wait_times_out_and_says_for_what(relayd: Harness, call: Callable[..., Any]) -> None:
+    with pytest.raises(WaitTimeoutError, match="above 3"):
+        call("wait", newer_than=3, timeout_s=0.2)
+
+
+def test_ensure_counts_the_gap(relayd: Harness, call: Callable[..., Any]) -> None:
+    relayd.run(relayd.fake.land(11))
+    assert call("ensure", learner_version=12, max_gap=1, timeout_s=30).version == 11
+    with pytest.raises(WaitTimeoutError, match="version 12"):
+        call("ensure", learner_version=12, max_gap=0, timeout_s=0.2)
+
+
+def test_confirm_reaches_relayd(relayd: Harness, call: Callable[..., Any]) -> None:
+    relayd.run(relayd.fake.land(5))
+    call("confirm", 5)
+    call("confirm", 5, ok=False, reason="out of memory")
+    assert [(c.ok, c.reason) for c in relayd.fake.confirmed] == [(True, ""), (False, "out of memory")]
+    with pytest.raises(UsageError, match="not being installed"):
+        call("confirm", 9)
+
+
+def test_an_unexpected_answer_is_a_store_error(relayd: Harness, call: Callable[..., Any]) -> None:
+    async def broken(request: Any, context: Any) -> None:
+        await context.abort(grpc.StatusCode.DATA_LOSS, "the store is broken")
+
+    relayd.fake.Current = broken  # type: ignore[method-assign, assignment]
+    relayd.run(relayd.fake.stop())
+    relayd.run(relayd.fake.start())
+    with pytest.raises(StoreError, match="the store is broken"):
+        call("current")
+
+
+@pytest.mark.parametrize("method", [("current",), ("wait",), ("ensure", 1), ("confirm", 1)])
+def test_an_absent_relayd_is_named_with_its_store(
+    tmp_path: Path, call: Callable[..., Any], method: tuple[Any, ...]
+) -> None:
+    with pytest.raises(RelaydUnavailableError, match=f"relayd --store {tmp_path}"):
+        call(*method)
+
+
+def test_a_dead_socket_is_an_absent_relayd(relayd: Harness, call: Call) -> None:
+    socket = relayd.store / "relayd.sock"
+    relayd.run(relayd.fake.stop())
+    socket.touch()
+    with pytest.raises(RelaydUnavailableError, match="is `relayd"):
+        call("current")
+
+
+@pytest.mark.parametrize("method", [("wait", -1), ("ensure", 0), ("ensure", 1, -1), ("confirm", 0)])
+def test_nonsense_is_refused_before_anything_is_asked(call: Callable[..., Any], method: tuple[Any, ...]) -> None:
+    with pytest.raises(UsageError):
+        call(*method)
+
+
+def test_a_store_path_too_long_for_a_socket_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="shorter path"):
+        Subscriber(tmp_path / ("x" * 120))
