@@ -1,0 +1,198 @@
+"""The one owner of the fleet machine: events in, effects carried out in order, nothing said that is not written first.
+
+    post(event) ──▶ fleet.handle ──▶ effects ─┬─ Persist*, ForgetWorker ──▶ writer thread ─┐
+                    (on the loop)             └─ the rest waits for them ──────────────────┴──▶ deliver
+
+Events that come while a transaction is being written share the next one. It decides nothing. When the state cannot be
+written, or the machine raises, the runner stops for good: a coordinator that goes on from what it could not write would
+hand out epochs and versions twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from chappe.coordinator.state import Batch, Json
+from chappe.core import effects as fx
+from chappe.core.effects import Effect
+from chappe.core.events import Event, Tick
+from chappe.errors import ChappeError, StoreError
+from chappe.hop.source import Signal
+
+log = structlog.get_logger()
+
+_TIMER_MAX_S = 3600.0  # a Tick that comes early is harmless, and the loop's clock stands still while the host sleeps
+
+
+class RunnerStoppedError(ChappeError):
+    """The coordinator stops: nothing is decided any more."""
+
+
+class Machine(Protocol):
+    """The fleet, and how its parts are written down. A document is None when the thing is gone."""
+
+    def handle(self, event: Event, now: float) -> list[Effect]: ...
+    def worker_document(self, worker_id: str) -> Json | None: ...
+    def publication_document(self, object_id: str) -> Json | None: ...
+
+
+@dataclass(slots=True)
+class _Entry:
+    """The effects of one `post`, waiting for their turn."""
+
+    batch: Batch
+    effects: list[Effect]
+    done: asyncio.Future[None] | None
+
+
+class Runner:
+    """`write` blocks and is called in a thread of its own; `deliver` is called on the loop and must not block."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        write: Callable[[Batch], None],
+        deliver: Callable[[Effect], None],
+        count: Callable[[fx.Count], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._machine = machine
+        self._write = write
+        self._deliver = deliver
+        self._count = count
+        self._clock = clock
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="chappe-state")
+        self._pending: list[_Entry] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self.failure: ChappeError | None = None
+        self.stopped = asyncio.Event()
+        """Set when the runner has failed: see `failure`."""
+        self.changed = Signal()
+        """Fires after every batch of events: somebody's view of the fleet may be old now."""
+
+    def post(self, *events: Event) -> None:
+        """Handle these events now; their effects follow in order. Ignored once the runner has stopped."""
+        if not self._closed:
+            self._take(events, None)
+
+    async def submit(self, *events: Event) -> None:
+        """Handle these events and return when their effects are written and delivered. Raises RunnerStoppedError."""
+        if self._closed:
+            raise self._stopped_error()
+        done = asyncio.get_running_loop().create_future()
+        self._take(events, done)
+        await done
+
+    def _take(self, events: Sequence[Event], done: asyncio.Future[None] | None) -> None:
+        entry = _Entry(Batch(), [], done)
+        for event in events:
+            self._handle(event, entry)
+        self._pending.append(entry)
+        if self._writing is None:
+            # Nearly all events change nothing that must be written: no thread, no task, no wait.
+            if entry.batch:
+                self._writing = asyncio.get_running_loop().create_task(self._write_pending())
+            else:
+                self._deliver_all(self._pending)
+
+    def _handle(self, event: Event, entry: _Entry) -> None:
+        try:
+            effects = self._machine.handle(event, self._clock())
+        except BaseException as error:
+            # The fleet may be half changed: only what is on disk can be trusted now.
+            self._fail(RunnerStoppedError(f"the fleet machine failed on {type(event).__name__}: {error!r}"))
+            raise
+        for effect in effects:
+            match effect:
+                case fx.PersistWorker(worker_id):
+                    entry.batch.workers[worker_id] = self._machine.worker_document(worker_id)
+                case fx.ForgetWorker(worker_id):
+                    entry.batch.workers[worker_id] = None
+                case fx.PersistPublication(object_id):
+                    entry.batch.publications[object_id] = self._machine.publication_document(object_id)
+                case fx.PersistEpoch(reserved):
+                    entry.batch.epoch_reserved = reserved
+                case fx.WakeAt(time_s):
+                    self._wake_at(time_s)
+                case fx.Log(name, reason, fields):
+                    log.info(name, reason=reason, **fields)
+                case fx.Count():
+                    self._count(effect)
+                case _:
+                    entry.effects.append(effect)
+
+    async def _write_pending(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._pending:
+            entries, self._pending = self._pending, []
+            batch = Batch()
+            for entry in entries:
+                batch.merge(entry.batch)
+            if batch:
+                try:
+                    await loop.run_in_executor(self._writer, self._write, batch)
+                except StoreError as error:
+                    self._pending = entries + self._pending
+                    self._fail(error)
+                    return
+            self._deliver_all(entries)
+        self._writing = None
+
+    def _deliver_all(self, entries: list[_Entry]) -> None:
+        taken = entries[:]
+        entries.clear()
+        for entry in taken:
+            for effect in entry.effects:
+                self._deliver(effect)
+            if entry.done is not None and not entry.done.done():
+                entry.done.set_result(None)
+        self.changed.fire()
+
+    # ---- time ------------------------------------------------------------------------------------------------------
+
+    def _wake_at(self, time_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = min(max(0.0, time_s - self._clock()), _TIMER_MAX_S)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.post(Tick())
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+
+    def _fail(self, error: ChappeError) -> None:
+        log.error("coordinator_stopped", reason="state_lost", error=str(error))
+        self.failure = error
+        self._stop_taking()
+        for entry in self._pending:
+            if entry.done is not None and not entry.done.done():
+                entry.done.set_exception(self._stopped_error())
+        self._pending.clear()
+        self.stopped.set()
+
+    def _stop_taking(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _stopped_error(self) -> RunnerStoppedError:
+        return RunnerStoppedError(f"the coordinator stops: {self.failure or 'it was asked to'}")
+
+    async def close(self) -> None:
+        """Take no more events, write what is pending. A fleet that hears of its own shutdown would repair it."""
+        self._stop_taking()
+        if self._writing is not None:
+            await self._writing
+        self._writer.shutdown()

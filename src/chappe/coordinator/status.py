@@ -1,0 +1,80 @@
+"""The status messages as JSON, the way `chappe status --json` and `chappe publish --json` print them (design.md, 5).
+
+The publication's object holds nothing that moves once it is over, so that an idempotent repeat prints the same. What is
+not known is null; versions are 0 for none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chappe.v1 import coordinator_pb2 as pb
+
+Json = dict[str, Any]
+
+T_BCAST_KEYS = ("0.5", "0.9", "1.0")
+
+
+def publication_json(publication: pb.PublicationStatus) -> Json:
+    """What `publish --json` prints."""
+    result: Json = {
+        "run": publication.run,
+        "version": publication.version,
+        "root": publication.root or None,
+        "kind": publication.kind,
+        "payload_bytes": publication.payload_bytes,
+        "snapshot_bytes": publication.snapshot_bytes,
+        "targeted": publication.targeted,
+        "installed": publication.installed,
+        "lost": list(publication.lost),
+        "installed_fraction": publication.installed_fraction,
+        "t_bcast": {key: publication.t_bcast.get(key) for key in T_BCAST_KEYS},
+        "floor_s": publication.floor_s if publication.HasField("floor_s") else None,
+        "chains": [list(chain.names) for chain in publication.chains],
+    }
+    if len(publication.objects) > 1:
+        result["objects"] = list(publication.objects)
+    return result
+
+
+def relay_json(relay: pb.RelayStatus) -> Json:
+    return {
+        "name": relay.name,
+        "state": relay.state,
+        "parent": relay.parent or None,
+        "chain": relay.chain if relay.chain >= 0 else None,
+        "position": relay.position if relay.position >= 0 else None,
+        "received": relay.received,
+        "verified": relay.verified,
+        "installed": relay.installed,
+        "progress": relay.progress,
+        "rank": relay.rank,
+        "downlink_bytes_per_s": relay.downlink_bytes_per_s,
+        "uplink_bytes_per_s": relay.uplink_bytes_per_s,
+        "source": relay.source,
+        "reason": relay.reason,
+        "address": relay.address,
+    }
+
+
+def status_json(status: pb.Status) -> Json:
+    """What `status --json` prints: publications newest first, with what moves added to what `publish` prints."""
+    return {
+        "run": status.run,
+        "relays": [relay_json(relay) for relay in status.relays],
+        "publications": [
+            publication_json(publication)
+            | {
+                "fractions": {
+                    "received": publication.fractions.received,
+                    "verified": publication.fractions.verified,
+                    "installed": publication.fractions.installed,
+                },
+                "state": publication.state,
+                "reason": publication.reason,
+                "topology": publication.topology,
+                "elapsed_s": publication.elapsed_s,
+            }
+            for publication in status.publications
+        ],
+    }
