@@ -1,0 +1,120 @@
+"""One object at one relay: how far it is. What moves it on is decided by `Transfer`, this only says what follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chappe.core.effects import Target
+from chappe.core.events import Holding, ObjectState
+from chappe.core.ranges import Range
+from chappe.core.relay_events import Restored
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The store is in the way: shown as this state until something gets further, tried again at `until_s`."""
+
+    state: ObjectState
+    reason: str
+    until_s: float
+
+
+@dataclass(slots=True)
+class Held:
+    """`version` and `root` are what it lands or has landed as; `waiting` survives the retry and ends with progress."""
+
+    object_id: str
+    chunks: tuple[Range, ...] = ()
+    chunks_total: int | None = None
+    version: int = 0
+    root: str = ""
+    landed: bool = False
+    landing: bool = False
+    installed: bool | None = None  # None: no answer yet
+    mismatches: int = 0
+    reason: str = ""
+    waiting: Waiting | None = None
+    doomed: bool = False
+
+    @classmethod
+    def restored(cls, r: Restored) -> Held:
+        landed = r.version != 0
+        installed = True if r.installed else None
+        return cls(r.object_id, r.chunks, r.chunks_total, r.version, r.root, landed=landed, installed=installed)
+
+    @property
+    def complete(self) -> bool:
+        return self.chunks_total is not None and sum(b - a for a, b in self.chunks) == self.chunks_total
+
+    @property
+    def state(self) -> ObjectState:
+        if self.doomed or self.installed is False:
+            return ObjectState.FAILED
+        if self.landed:
+            return ObjectState.INSTALLED if self.installed else ObjectState.VERIFIED
+        if self.waiting is not None:
+            return self.waiting.state
+        return ObjectState.RECEIVED if self.complete else ObjectState.RECEIVING
+
+    def holding(self) -> Holding:
+        version, root = (self.version, self.root) if self.landed else (0, "")
+        reason = self.reason if self.waiting is None else self.waiting.reason
+        return Holding(self.object_id, self.state, version, root, self.chunks, self.chunks_total, reason)
+
+    def wants_chunks(self, now: float) -> bool:
+        held_up = self.waiting is not None and now < self.waiting.until_s
+        return not (self.landed or self.landing or self.doomed or self.complete or held_up)
+
+    def may_land(self, target: Target, now: float) -> bool:
+        held_up = self.waiting is not None and now < self.waiting.until_s
+        return bool(target.root) and self.complete and not (self.landed or self.landing or self.doomed or held_up)
+
+    # ---- what happened: each returns whether anything changed that others should hear of ---------------------------
+
+    def on_progress(self, chunks: tuple[Range, ...], total: int | None) -> bool:
+        if (chunks, total) == (self.chunks, self.chunks_total):
+            return False
+        further = _count(chunks) > _count(self.chunks) or (self.chunks_total is None and total is not None)
+        self.chunks, self.chunks_total = chunks, total
+        if further:
+            self.waiting = None
+        return True
+
+    def on_dropped(self, chunks: tuple[Range, ...]) -> bool:
+        """Rot. What has landed is never written again, so it cannot be mended here."""
+        if chunks == self.chunks:
+            return False
+        self.chunks = chunks
+        if self.landed:
+            self.doomed = True
+            self.reason = "the landed copy is damaged: run `chappe verify` on it"
+        return True
+
+    def on_fault(self, waiting: Waiting) -> None:
+        self.waiting = waiting
+
+    def on_landing(self, target: Target) -> None:
+        self.landing = True
+        self.version, self.root = target.version, target.root
+
+    def on_landed(self) -> None:
+        self.landing, self.landed = False, True
+        self.waiting, self.reason = None, ""
+
+    def on_root_mismatch(self, detail: str) -> bool:
+        """True: start again from nothing. The second time it is given up: the source itself must be wrong."""
+        self.landing = False
+        self.mismatches += 1
+        if self.mismatches > 1:
+            self.doomed, self.reason = True, f"{detail}, again after a second transfer from scratch"
+            return False
+        self.chunks, self.chunks_total = (), None
+        self.reason = f"{detail}: receiving it again from scratch"
+        return True
+
+    def on_installed(self, ok: bool, reason: str) -> None:
+        self.installed, self.reason = ok, reason
+
+
+def _count(chunks: tuple[Range, ...]) -> int:
+    return sum(b - a for a, b in chunks)

@@ -1,0 +1,374 @@
+"""A relay's own state: what it was told to hold, how far each object is, and what is to be done next.
+
+It decides which fetches run, when an object lands, which version the hook is started for, what is dropped, and what the
+coordinator hears. It must not know sockets, files, clocks or processes: events in, effects out, `handle` is the only
+mutator. Its children are not its business: the store serves them whatever happens here.
+
+      Assigned            last chunk            root known           no hook, or its yes
+    ───────────▶ RECEIVING ────────▶ RECEIVED ──────────▶ VERIFIED ─────────────────────▶ INSTALLED
+                  │ ▲  ▲  rot           │ root mismatch:      │ its no, or no answer
+        disk full ▼ │  └────────────────┤ once, from scratch  ▼
+                DISK_FULL               └─────▶ FAILED     FAILED (has landed, serves; the version stays current)
+
+What happens when something else fails. Each row is a test in tests/core/test_transfer.py.
+
+parent
+  p1  cannot be dialled, or the stream breaks   reported; tried again or the next fallback; only what lacks is asked for
+  p2  stalls, or leaves                         the next fallback at once, reported
+  p3  restarts elsewhere                        the new order (newer epoch, other address) replaces the fetch
+  p4  sends bad chunks                          told which on the same edge at once; the second time the next source
+  p5  breaks the protocol                       the next source, reported
+  p6  does not know the object yet              short retries that nobody hears of; reported when they run out
+  p7  is a fallback and busy                    the next one; not a loss
+  p8  evicts us, or calls the token stale/bad   reported; a growing wait for the newer order, no fight
+  p9  says complete and gives nothing           a growing wait, never a tight loop
+  p10 dies when all chunks are here             nothing to do
+  p11 drops the object                          reported; a growing wait for the coordinator's word
+coordinator
+  c1  is away                                   fetches, landing and installing go on; only leaving does not wait for it
+  c2  comes back with the same assignment       nothing changes, it is acknowledged
+  c3  sends an older assignment                 ignored
+  c4  names an object no more                   partial: dropped; landed: left to retention
+  c5  knows no parent                           the fetch is closed, the object waits and keeps serving
+  c6  does not know the root yet                RECEIVED, lands when it comes
+  c7  names another root for what has landed    the landed one stays and is what is reported
+  c8  makes the fallback in use the parent      the stream goes on under the new epoch
+disk
+  d1  is full while receiving                   DISK_FULL, fetch closed, tried every 2 s, goes on by itself
+  d2  is full while landing                     DISK_FULL, landing tried again
+  d3  fails otherwise                           FAILED with the reason, tried again every 10 s
+  d4  rots                                      what was dropped is fetched again; after landing FAILED, never rewritten
+  d5  root mismatch                             from scratch, once; then FAILED for good
+  d6  target withdrawn while landing            not pulled from under the landing; dropped after it, if it failed
+install hook
+  i1  says no                                   FAILED with its reason, not started again for this version
+  i2  is slow while newer versions land         only the newest is started, after it has ended
+  i3  never answers (confirm)                   FAILED after the timeout; a late yes counts
+  i4  answers for a version that is not here    ignored
+  i5  older version lands late                  VERIFIED, neither current nor installed
+this process
+  s1  restarts while receiving                  goes on with what the store restored
+  s2  restarts between last chunk and landing   lands when the root is known
+  s3  restarts between landing and install      the hook runs (again, if it was killed in the middle)
+  s4  restarts after install                    the hook does not run again
+  s5  is told to stop                           asks to leave; goes when released, after 3 s, or with nobody to ask
+  s6  hears of a fetch that it closed           ignored
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import count
+
+from chappe.core.effects import Log, Target, WakeAt
+from chappe.core.events import HeldEdge, Holding, ObjectState
+from chappe.core.holding import Held, Waiting
+from chappe.core.installing import InstallMode, Installs
+from chappe.core.reasons import ParentLossReason
+from chappe.core.relay_events import (
+    Acknowledge,
+    AdmitChildren,
+    AskToLeave,
+    Assigned,
+    Assignment,
+    ChunksDropped,
+    Connected,
+    Disconnected,
+    DropObject,
+    FetchConnected,
+    FetchEnded,
+    InstallEnded,
+    Land,
+    Landed,
+    LandFailed,
+    LocalFault,
+    OpenObject,
+    Progress,
+    RelayEffect,
+    RelayEvent,
+    Released,
+    Removed,
+    ReportHolding,
+    ResetObject,
+    Restored,
+    Retain,
+    Stop,
+    StopRequested,
+    Tick,
+)
+from chappe.core.upstream import Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class TransferConfig:
+    """Times in seconds. A disk that is full is looked at often: somebody is freeing room right now."""
+
+    install: InstallMode = InstallMode.NONE
+    install_timeout_s: float = 600.0
+    disk_full_retry_s: float = 2.0
+    store_fault_retry_s: float = 10.0
+    leave_timeout_s: float = 3.0
+
+
+class Transfer:
+    """`handle(event, now)` returns what to do, in order. `jitter()` gives numbers in [0, 1)."""
+
+    def __init__(self, config: TransferConfig, restored: Iterable[Restored], jitter: Callable[[], float]) -> None:
+        self.config = config
+        self._jitter = jitter
+        self._fetches = count(1)
+        self._objects: dict[str, Held] = {r.object_id: Held.restored(r) for r in restored}
+        self._upstreams: dict[tuple[str, int], Upstream] = {}
+        self._assignment = Assignment(0)
+        self._connected = False
+        self._leave_by: float | None = None
+        self._stopped = False
+        self._installs = Installs(config.install, config.install_timeout_s)
+        for held in self._objects.values():
+            if held.landed:
+                held.installed = held.installed or config.install is InstallMode.NONE or None
+                self._installs.restore(held.version, bool(held.installed))
+
+    # ---- what is so now --------------------------------------------------------------------------------------------
+
+    @property
+    def assignment_epoch(self) -> int:
+        """Of the last assignment carried out, 0 for none."""
+        return self._assignment.epoch
+
+    def holdings(self) -> tuple[Holding, ...]:
+        return tuple(held.holding() for held in self._objects.values())
+
+    def edges(self) -> tuple[HeldEdge, ...]:
+        """The streams that are really there."""
+        return tuple(edge for u in self._upstreams.values() if (edge := u.held()) is not None)
+
+    def versions(self) -> dict[ObjectState, int]:
+        """The newest version of which all chunks are here, that has landed, that is installed; 0 for none."""
+        named = {t.object_id: t.version for t in self._assignment.targets}
+        received = [h.version or named.get(h.object_id, 0) for h in self._objects.values() if h.complete or h.landed]
+        return {
+            ObjectState.RECEIVED: max(received, default=0),
+            ObjectState.VERIFIED: self._installs.current,
+            ObjectState.INSTALLED: self._installs.installed,
+        }
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether the version that readers follow is installed, and a line that says so."""
+        current, installed = self._installs.current, self._installs.installed
+        if current == 0:
+            return False, "no version has landed yet"
+        if current != installed:
+            return False, f"version {current} has landed and is not installed"
+        return True, f"version {current} is installed"
+
+    # ---- the one door ----------------------------------------------------------------------------------------------
+
+    def handle(self, event: RelayEvent, now: float) -> list[RelayEffect]:
+        if self._stopped:
+            return []
+        effects = self._dispatch(event, now)
+        if self._stopped:
+            return effects
+        effects += self._settle(now)
+        wake = self._next_wake(now)
+        if wake is not None:
+            effects.append(WakeAt(wake))
+        return effects
+
+    def _dispatch(self, event: RelayEvent, now: float) -> list[RelayEffect]:
+        match event:
+            case Assigned(assignment):
+                return self._on_assigned(assignment)
+            case Progress(object_id, chunks, total):
+                return self._on_progress(object_id, lambda held: held.on_progress(chunks, total))
+            case ChunksDropped(object_id, chunks):
+                return self._on_chunks_dropped(object_id, chunks)
+            case FetchConnected(fetch):
+                upstream = self._upstream_of(fetch)
+                return [] if upstream is None else upstream.on_connected()
+            case FetchEnded():
+                return self._on_fetch_ended(event, now)
+            case Landed(object_id):
+                return self._on_landed(object_id)
+            case LandFailed(object_id, fault, detail):
+                return self._on_land_failed(object_id, fault, detail, now)
+            case Removed(object_ids):
+                for object_id in object_ids:
+                    self._forget_landed(object_id)
+                return []
+            case InstallEnded(version, ok, reason):
+                return self._on_install_ended(version, ok, reason)
+            case Connected() | Disconnected():
+                self._connected = isinstance(event, Connected)
+                leaving = self._leave_by is not None
+                return self._stop() if leaving and not self._connected else []
+            case StopRequested():
+                return self._on_stop_requested(now)
+            case Released():
+                return self._stop()
+            case Tick():
+                return self._on_tick(now)
+
+    # ---- the assignment --------------------------------------------------------------------------------------------
+
+    def _on_assigned(self, assignment: Assignment) -> list[RelayEffect]:
+        if assignment.epoch < self._assignment.epoch:
+            why = "older than the one carried out; if the coordinator lost its state, restart relayd"
+            return [Log("assignment ignored", why, {"epoch": assignment.epoch, "newest": self._assignment.epoch})]
+        self._assignment = assignment
+        effects: list[RelayEffect] = []
+        targets = {t.object_id: t for t in assignment.targets}
+        for object_id, target in targets.items():
+            held = self._objects.setdefault(object_id, Held(object_id))
+            if not held.landed:
+                effects.append(OpenObject(object_id))
+            elif target.root and target.root != held.root:
+                effects.append(Log("root contradicted", "what has landed stays", {"version": held.version}))
+        effects.append(AdmitChildren(assignment.edges))
+        orders = {(o.object_id, o.stripe): o for o in assignment.edges if o.object_id in targets}
+        for key in [key for key in self._upstreams if key not in orders]:
+            effects += self._upstreams.pop(key).close()
+        for key, order in orders.items():
+            if key in self._upstreams:
+                effects += self._upstreams[key].take(order)
+            else:
+                self._upstreams[key] = Upstream(order, self._jitter, self._fetches.__next__)
+        for held in list(self._objects.values()):
+            effects += self._drop_unwanted(held)
+        effects.append(self._retain())
+        effects.append(Acknowledge(assignment.epoch))
+        return effects
+
+    def _drop_unwanted(self, held: Held) -> list[RelayEffect]:
+        if held.landed or held.landing or self._target(held.object_id) is not None:
+            return []
+        del self._objects[held.object_id]
+        return [DropObject(held.object_id)]
+
+    def _retain(self) -> Retain:
+        objects = {t.object_id for t in self._assignment.targets} | {o.object_id for o in self._assignment.edges}
+        return Retain(tuple(sorted(objects)), self._assignment.keep_versions)
+
+    def _target(self, object_id: str) -> Target | None:
+        return next((t for t in self._assignment.targets if t.object_id == object_id), None)
+
+    # ---- receiving -------------------------------------------------------------------------------------------------
+
+    def _on_progress(self, object_id: str, change: Callable[[Held], bool]) -> list[RelayEffect]:
+        held = self._objects.get(object_id)
+        return [ReportHolding(held.holding())] if held is not None and change(held) else []
+
+    def _on_chunks_dropped(self, object_id: str, chunks: tuple[tuple[int, int], ...]) -> list[RelayEffect]:
+        effects = self._on_progress(object_id, lambda held: held.on_dropped(chunks))
+        if effects and not self._objects[object_id].landed:  # a running fetch asked before: it will not bring them
+            for upstream in self._upstreams.values():
+                if upstream.order.object_id == object_id:
+                    effects += upstream.close()
+        return effects
+
+    def _upstream_of(self, fetch: int) -> Upstream | None:
+        return next((u for u in self._upstreams.values() if u.fetch == fetch), None)
+
+    def _on_fetch_ended(self, event: FetchEnded, now: float) -> list[RelayEffect]:
+        upstream = self._upstream_of(event.fetch)
+        if upstream is None:
+            return []
+        match event.reason:
+            case None:
+                upstream.on_done(event.progressed, now)
+                return []
+            case ParentLossReason() as loss:
+                return upstream.on_lost(event, loss, now)
+            case LocalFault() as fault:
+                upstream.on_done(progressed=True, now=now)
+                return self._on_fault(self._objects[upstream.order.object_id], fault, event.detail, now)
+
+    def _on_fault(self, held: Held, fault: LocalFault, detail: str, now: float) -> list[RelayEffect]:
+        full = fault is LocalFault.DISK_FULL
+        wait_s = self.config.disk_full_retry_s if full else self.config.store_fault_retry_s
+        held.on_fault(Waiting(ObjectState.DISK_FULL if full else ObjectState.FAILED, detail, now + wait_s))
+        log = Log("store fault", fault.value, {"object_id": held.object_id, "detail": detail})
+        return [ReportHolding(held.holding()), log]
+
+    # ---- landing and installing ------------------------------------------------------------------------------------
+
+    def _on_landed(self, object_id: str) -> list[RelayEffect]:
+        held = self._objects[object_id]
+        held.on_landed()
+        if self._installs.on_landed(held.version):
+            held.on_installed(True, "")
+        elif held.version < self._installs.current:
+            held.reason = f"version {self._installs.current} landed before it"
+        effects: list[RelayEffect] = [ReportHolding(held.holding())]
+        effects.append(Log("landed", held.state.value, {"version": held.version, "root": held.root}))
+        return [*effects, self._retain()]
+
+    def _on_land_failed(self, object_id: str, fault: LocalFault, detail: str, now: float) -> list[RelayEffect]:
+        held = self._objects[object_id]
+        held.landing = False
+        if self._target(object_id) is None:
+            return self._drop_unwanted(held)
+        if fault is not LocalFault.ROOT_MISMATCH:
+            return self._on_fault(held, fault, detail, now)
+        again = held.on_root_mismatch(detail)
+        effects: list[RelayEffect] = [ResetObject(object_id)] if again else []
+        return [*effects, ReportHolding(held.holding()), Log("root mismatch", detail, {"object_id": object_id})]
+
+    def _on_install_ended(self, version: int, ok: bool, reason: str) -> list[RelayEffect]:
+        held = next((h for h in self._objects.values() if h.landed and h.version == version), None)
+        if not self._installs.on_ended(version, ok) or held is None:
+            return []
+        held.on_installed(ok, reason)
+        outcome = Log("installed" if ok else "install failed", reason or "ok", {"version": version})
+        return [ReportHolding(held.holding()), outcome]
+
+    def _forget_landed(self, object_id: str) -> None:
+        held = self._objects.get(object_id)
+        if held is not None and held.landed and self._target(object_id) is None:
+            del self._objects[object_id]
+
+    # ---- leaving, and time -----------------------------------------------------------------------------------------
+
+    def _on_stop_requested(self, now: float) -> list[RelayEffect]:
+        if not self._connected or self._leave_by is not None:  # nobody to ask, or told twice
+            return self._stop()
+        self._leave_by = now + self.config.leave_timeout_s
+        return [AskToLeave()]
+
+    def _stop(self) -> list[RelayEffect]:
+        self._stopped = True
+        fetches = [effect for upstream in self._upstreams.values() for effect in upstream.close()]
+        return [*fetches, Stop()]
+
+    def _on_tick(self, now: float) -> list[RelayEffect]:
+        if self._leave_by is not None and now >= self._leave_by:
+            return self._stop()
+        version = self._installs.overdue(now)
+        if version is None:
+            return []
+        return self._on_install_ended(version, False, f"nobody confirmed within {self.config.install_timeout_s:g} s")
+
+    def _settle(self, now: float) -> list[RelayEffect]:
+        """Start whatever is due: fetches, landings, the hook. Doing it twice is doing it once."""
+        effects: list[RelayEffect] = []
+        for held in self._objects.values():
+            target = self._target(held.object_id)
+            if target is not None and held.may_land(target, now):
+                held.on_landing(target)
+                effects.append(Land(held.object_id, target.version, target.root))
+        for upstream in self._upstreams.values():
+            held = self._objects[upstream.order.object_id]
+            ending = held.complete and upstream.fetch is not None  # its parent says so next
+            effects += upstream.run(ending or held.wants_chunks(now), now)
+        install = self._installs.due(now)
+        return effects if install is None else [*effects, install]
+
+    def _next_wake(self, now: float) -> float | None:
+        times = [u.retry_at for u in self._upstreams.values()]
+        times += [
+            h.waiting.until_s for h in self._objects.values() if h.waiting is not None and h.waiting.until_s > now
+        ]
+        times += [self._leave_by, self._installs.deadline]
+        return min((t for t in times if t is not None), default=None)
