@@ -50,7 +50,7 @@ def test_documents_are_put_replaced_and_removed(url: str) -> None:
     store = StateStore.open(url)
     store.load("r", lambda: KEY)
     store.write(Batch({"a": {"n": 1}, "b": {"n": 2}}, {"o": {"chains": [["a", "b"], []]}}, 100))
-    store.write(Batch({"a": {"n": 3, "ü": None}, "b": None}, {"p": {}}, None))
+    store.write(Batch({"a": {"n": 3, "ü": None}, "b": None}, {"p": {}}, None, {"saved_s": 12.25}))
     store.close()
     store = StateStore.open(url)
     stored = store.load("r", never)
@@ -58,6 +58,7 @@ def test_documents_are_put_replaced_and_removed(url: str) -> None:
     assert stored.workers == {"a": {"n": 3, "ü": None}}
     assert stored.publications == {"o": {"chains": [["a", "b"], []]}, "p": {}}
     assert stored.epoch_reserved == 100
+    assert stored.clock == {"saved_s": 12.25}
 
 
 def test_a_failed_write_leaves_nothing_of_its_batch(url: str) -> None:

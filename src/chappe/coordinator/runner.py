@@ -18,6 +18,7 @@ from typing import Protocol
 
 import structlog
 
+from chappe.coordinator.runclock import RunClock
 from chappe.coordinator.state import Batch, Json
 from chappe.core import effects as fx
 from chappe.core.effects import Effect
@@ -61,7 +62,7 @@ class Runner:
         write: Callable[[Batch], None],
         deliver: Callable[[Effect], None],
         count: Callable[[fx.Count], None],
-        clock: Callable[[], float],
+        clock: RunClock,
     ) -> None:
         self._machine = machine
         self._write = write
@@ -96,6 +97,8 @@ class Runner:
         entry = _Entry(Batch(), [], done)
         for event in events:
             self._handle(event, entry)
+        if entry.batch:
+            entry.batch.clock = self._clock.mark()
         self._pending.append(entry)
         if self._writing is None:
             # Nearly all events change nothing that must be written: no thread, no task, no wait.
@@ -106,7 +109,7 @@ class Runner:
 
     def _handle(self, event: Event, entry: _Entry) -> None:
         try:
-            effects = self._machine.handle(event, self._clock())
+            effects = self._machine.handle(event, self._clock.now())
         except BaseException as error:
             # The fleet may be half changed: only what is on disk can be trusted now.
             self._fail(RunnerStoppedError(f"the fleet machine failed on {type(event).__name__}: {error!r}"))
@@ -162,7 +165,7 @@ class Runner:
     def _wake_at(self, time_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        delay_s = min(max(0.0, time_s - self._clock()), _TIMER_MAX_S)
+        delay_s = min(max(0.0, time_s - self._clock.now()), _TIMER_MAX_S)
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
     def _tick(self) -> None:

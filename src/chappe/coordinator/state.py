@@ -8,6 +8,7 @@ installed. One coordinator per database: the second is refused while the first l
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import uuid
 from collections.abc import Callable, Mapping
@@ -55,6 +56,7 @@ class Batch:
     workers: dict[str, Json | None] = field(default_factory=dict)
     publications: dict[str, Json | None] = field(default_factory=dict)
     epoch_reserved: int | None = None
+    clock: Json | None = None  # RunClock.mark() when this was decided
 
     def __bool__(self) -> bool:
         return bool(self.workers or self.publications or self.epoch_reserved is not None)
@@ -65,6 +67,7 @@ class Batch:
         self.publications.update(later.publications)
         if later.epoch_reserved is not None:
             self.epoch_reserved = max(later.epoch_reserved, self.epoch_reserved or 0)
+        self.clock = later.clock or self.clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Stored:
     epoch_reserved: int
     workers: Mapping[str, Json]
     publications: Mapping[str, Json]
+    clock: Json | None  # RunClock.mark() of the last write
 
 
 class StateStore:
@@ -154,11 +158,12 @@ class StateStore:
             raise StoreError(f"--state {self.shown}: cannot read it: {_cause(error)}") from error
         try:
             token_key, epoch = bytes.fromhex(meta["token_key"]), int(meta.get("epoch_reserved", "0"))
+            clock = json.loads(meta["clock"]) if "clock" in meta else None
         except (KeyError, ValueError) as error:
             raise StoreCorruptError(f"--state {self.shown}: its meta table is damaged: {error}") from error
         if len(token_key) != _KEY_BYTES:
             raise StoreCorruptError(f"--state {self.shown}: its token key has {len(token_key)} bytes, not {_KEY_BYTES}")
-        return Stored(meta["run"], token_key, epoch, workers, publications)
+        return Stored(meta["run"], token_key, epoch, workers, publications, clock)
 
     def write(self, batch: Batch) -> None:
         """One transaction, on disk when this returns. Raises StoreError, and then nothing of the batch is there."""
@@ -168,6 +173,8 @@ class StateStore:
                 self._put_documents(_publications, batch.publications)
                 if batch.epoch_reserved is not None:
                     self._put_meta("epoch_reserved", str(batch.epoch_reserved))
+                if batch.clock is not None:
+                    self._put_meta("clock", json.dumps(batch.clock))
         except sa.exc.SQLAlchemyError as error:
             raise StoreError(f"--state {self.shown}: cannot write to it: {_cause(error)}") from error
 

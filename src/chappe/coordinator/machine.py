@@ -1,0 +1,81 @@
+"""The fleet as the coordinator's shell needs it: an event door, rows to store, and what people are shown.
+
+An adapter and nothing more: decisions are in `chappe.core.fleet`, what is seen is in `chappe.core.status`; here both
+are turned into documents and messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from chappe.coordinator.runclock import RunClock
+from chappe.coordinator.state import Json, Stored
+from chappe.core import status
+from chappe.core.effects import Effect
+from chappe.core.events import Event
+from chappe.core.fleet import Fleet
+from chappe.core.state import FleetConfig, FleetState
+from chappe.v1 import coordinator_pb2 as pb
+
+
+class FleetMachine:
+    """Implements the runner's `Machine` and the service's `Views` over one Fleet."""
+
+    def __init__(self, config: FleetConfig, stored: Stored, clock: RunClock) -> None:
+        self.config = config
+        self._clock = clock
+        state = FleetState.from_rows(
+            stored.workers.values(), stored.publications.values(), stored.epoch_reserved, clock.saved_s
+        )
+        self._fleet = Fleet(config, state)
+
+    @property
+    def state(self) -> FleetState:
+        """To read from; only `handle` may change it."""
+        return self._fleet.state
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        return self._fleet.handle(event, now)
+
+    def worker_document(self, worker_id: str) -> Json | None:
+        worker = self.state.workers.get(worker_id)
+        return None if worker is None else worker.to_json()
+
+    def publication_document(self, object_id: str) -> Json | None:
+        publication = self.state.publications.get(object_id)
+        return None if publication is None else publication.to_json()
+
+    # ---- what people see -------------------------------------------------------------------------------------------
+
+    def status_view(self) -> status.StatusView:
+        return status.status_view(self.state, self.config, self._clock.now())
+
+    def status(self) -> pb.Status:
+        view = self.status_view()
+        return pb.Status(
+            run=view.run,
+            relays=[pb.RelayStatus(**asdict(relay)) for relay in view.relays],
+            publications=[encode_publication(publication) for publication in view.publications],
+        )
+
+    def publication(self, object_id: str) -> pb.PublicationStatus | None:
+        publication = self.state.publications.get(object_id)
+        if publication is None:
+            return None
+        return encode_publication(status.publication_view(self.state, publication, self.config.run, self._clock.now()))
+
+    def publication_of_version(self, version: int) -> pb.PublicationStatus | None:
+        """The one that made it a version; one that was aborted before its root had none."""
+        for publication in self.state.publications.values():
+            if publication.version == version and publication.root:
+                return self.publication(publication.object_id)
+        return None
+
+
+def encode_publication(view: status.PublicationView) -> pb.PublicationStatus:
+    fields: dict[str, Any] = asdict(view)
+    del fields["object_id"]
+    fields["chains"] = [pb.Chain(names=names) for names in view.chains]
+    fields["fractions"] = pb.Fractions(**fields["fractions"])
+    return pb.PublicationStatus(**fields)
