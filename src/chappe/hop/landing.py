@@ -1,0 +1,141 @@
+"""How a complete object becomes a version, so that a crash at any step leaves the old or the new one, never half.
+
+    complete, root matches
+      │ 1 seal        files 0444 and fsynced, directories below fsynced and 0555, header and pages fsynced
+      │ 2 record      objects/<id>/landing, durable          a crash up to here: still an object being received
+      │ 3 rename      objects/<id>/files -> snapshots/<v>     the moment; a crash after it: open() does the rest
+      │ 4 settle      snapshots/<v> 0555, both parents fsynced, journal gone
+      ▼ 5 advance     current -> snapshots/<v>, unless it is newer already
+
+A version that is there already with the same root is adopted: in step 3 the object's own files go to the trash instead.
+Everything here blocks. What the disk says at start is read back by `survey`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from chappe.errors import DiskFullError, StoreError, VersionConflictError
+from chappe.hop.disk import Disk, files_below, store_error
+from chappe.hop.layout import StoreLayout, is_object_id, version_of
+from chappe.hop.objects import StoredObject
+from chappe.hop.records import LandingRecord, read_landing, write_landing
+
+FILE_MODE = 0o444
+DIRECTORY_MODE = 0o555
+
+
+def land(disk: Disk, layout: StoreLayout, held: StoredObject, record: LandingRecord, *, adopt: bool) -> None:
+    """Steps 1 to 4. Raises DiskFullError (try again when there is room) or StoreError (receive it again)."""
+    own, target = layout.object(held.object_id), layout.snapshot(record.version)
+    if not adopt and target.exists():
+        raise VersionConflictError(f"{target} exists and nothing here says what it is: move it away")
+    try:
+        held.flush()
+        if not adopt:
+            _seal(disk, layout, held)
+        disk.fsync_files([path for path in (own.header, own.pages) if path.exists()])
+        write_landing(disk, own.landing, record)
+        disk.fsync(layout.objects)
+        if adopt:
+            trashed = layout.trash_name(held.object_id)
+            held.relocate(record, target, lambda: disk.move_tree(own.files, trashed))
+        else:
+            held.relocate(record, target, lambda: disk.rename(own.files, target))
+        settle(disk, layout, held.object_id, record.version)
+    except OSError as error:
+        raise store_error(error, f"landing version {record.version}") from error
+
+
+def _seal(disk: Disk, layout: StoreLayout, held: StoredObject) -> None:
+    top = layout.object(held.object_id).files
+    files, directories = files_below(top)
+    for path in files:
+        disk.chmod(path, FILE_MODE)
+    try:
+        disk.fsync_files(files)
+    except OSError as error:
+        # The kernel reports a lost write once and then calls the page clean: a second fsync would prove nothing.
+        failure = store_error(error, f"object {held.object_id}")
+        if not isinstance(failure, DiskFullError):
+            held.damaged = True
+            with contextlib.suppress(OSError):
+                disk.unlink(layout.object(held.object_id).journal)
+            raise StoreError(f"{failure}. The device lost a write: the object must be received again") from error
+        raise
+    for path in reversed(directories):  # os.walk goes down, so this goes up
+        disk.chmod(path, DIRECTORY_MODE)
+        disk.fsync(path)
+    disk.fsync(top)
+
+
+def settle(disk: Disk, layout: StoreLayout, object_id: str, version: int) -> None:
+    """Step 4; doing it twice is doing it once. Raises OSError."""
+    own = layout.object(object_id)
+    disk.chmod(layout.snapshot(version), DIRECTORY_MODE)
+    disk.fsync(layout.snapshots)
+    disk.fsync(own.root)
+    disk.unlink(own.journal)
+
+
+def current_version(layout: StoreLayout) -> int | None:
+    """What `current` points at, or None when it points at nothing of ours."""
+    try:
+        target = layout.current.readlink()
+    except OSError:
+        return None
+    return version_of(target.name) if target.parent.name == layout.snapshots.name else None
+
+
+def advance(disk: Disk, layout: StoreLayout, version: int) -> None:
+    """Step 5: never backwards. Raises OSError."""
+    now = current_version(layout)
+    if now is None or now < version:
+        disk.swap_symlink(layout.current, f"{layout.snapshots.name}/{version}")
+
+
+@dataclass(slots=True)
+class Survey:
+    """What an earlier process left, by object. `stale` records never got to their rename, `trash` is of no use."""
+
+    partial: list[str] = field(default_factory=list)
+    landed: dict[str, LandingRecord] = field(default_factory=dict)
+    stale: list[str] = field(default_factory=list)
+    trash: list[str] = field(default_factory=list)
+
+
+def survey(layout: StoreLayout) -> Survey:
+    """Sort the objects by what their files say, changing nothing.
+
+    An object has landed when it has a record, its version is there, and its own files are not: they are the version.
+    One that still has files has adopted another's copy, if a landed one has the very same record.
+    """
+    found = Survey()
+    doubtful: dict[str, LandingRecord] = {}
+    for object_id in _object_ids(layout):
+        own = layout.object(object_id)
+        record = read_landing(own.landing)
+        if own.files.is_dir():
+            found.partial.append(object_id)
+            if record is not None:
+                doubtful[object_id] = record
+        elif record is not None and layout.snapshot(record.version).is_dir():
+            found.landed[object_id] = record
+        else:
+            found.trash.append(object_id)
+    owners = set(found.landed.values())
+    for object_id, record in doubtful.items():
+        if record in owners:
+            found.partial.remove(object_id)
+            found.landed[object_id] = record
+        else:
+            found.stale.append(object_id)
+    return found
+
+
+def _object_ids(layout: StoreLayout) -> Iterator[str]:
+    for path in sorted(layout.objects.iterdir()):
+        if is_object_id(path.name) and path.is_dir():
+            yield path.name

@@ -1,0 +1,346 @@
+"""One object in the store: takes chunks from any number of parents, serves them to any number of children.
+
+                put_header            put_page, put_chunks             land
+    (unknown) ────────────▶ receiving ────────────────────▶ complete ───────▶ landed, read-only
+                                ▲ recover (restart)                             │ rot: dropped, refetched into mends
+
+A chunk is verified against its page, stored, and only then in the ledger, from which alone children are served. Knows
+nothing of edges, epochs or which version is wanted. Called on the event loop's thread, except where it says blocking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from chappe.core.events import Holding, ObjectState
+from chappe.core.ledger import Ledger
+from chappe.core.manifest import ChunkPlace, Manifest
+from chappe.core.ranges import Range, RangeSet
+from chappe.errors import ChappeError, ChunkMismatchError, ManifestError, StoreCorruptError, StoreError
+from chappe.hop import hashing
+from chappe.hop.disk import Disk, free_bytes, store_error
+from chappe.hop.filecache import FileCache
+from chappe.hop.journal import Journal
+from chappe.hop.kept import KeptManifest
+from chappe.hop.layout import StoreLayout
+from chappe.hop.leaves import LeafTable
+from chappe.hop.mends import Mends
+from chappe.hop.recent import RecentChunks
+from chappe.hop.records import LandingRecord
+from chappe.hop.source import Signal, SourceState
+
+
+class StoredObject:
+    """A `ChunkSource` and a `ChunkSink`. Made by `Store`."""
+
+    def __init__(self, disk: Disk, layout: StoreLayout, object_id: str) -> None:
+        self.object_id = object_id
+        self.ledger = Ledger()
+        self.signal = Signal()
+        self.state = SourceState.OPEN
+        self.landed: LandingRecord | None = None
+        self.installed = False
+        self.busy = False
+        """It is being landed: retention leaves it alone, and its files are not written to."""
+        self.damaged = False
+        """The device may have lost a write, and says so only once: the object must be received again."""
+        self.claimed = RangeSet()
+        """What the journal says and nobody has re-hashed yet: see `recover`."""
+        self._disk = disk
+        self._own = layout.object(object_id)
+        self._kept = KeptManifest(disk, self._own, object_id)
+        self._journal = Journal(disk, self._own.journal)
+        self._mends = Mends(disk, self._own.mends)
+        self._recent = RecentChunks()
+        self._files: FileCache | None = None
+        self._leaves: LeafTable | None = None
+
+    def load(self, landed: LandingRecord | None, snapshot: Path | None) -> None:
+        """Take up what an earlier process left. Raises StoreCorruptError when it is not whole: to be fetched again."""
+        base = snapshot or self._own.files
+        try:
+            manifest = self._kept.load()
+            for entry in manifest.files:
+                if (base / entry.path).lstat().st_size != entry.size_bytes:
+                    raise StoreCorruptError(f"{base / entry.path} does not have {entry.size_bytes} bytes")
+        except (OSError, ChappeError) as error:
+            raise StoreCorruptError(f"object {self.object_id} is not whole: {error}") from error
+        self._begin(manifest, base, landed)
+        if landed is None:
+            self.claimed = RangeSet(self._journal.read().within(0, self._kept.chunks_known))
+        else:
+            self.ledger.add(0, self._kept.chunks_known)
+            self._mends.load(manifest)
+            self.installed = self._own.installed.exists()
+
+    def _begin(self, manifest: Manifest, base: Path, landed: LandingRecord | None) -> None:
+        self._files = FileCache(self._disk, base, [f.path for f in manifest.files], writable=landed is None)
+        self._leaves = LeafTable(manifest) if landed is None else None
+        self.landed = landed
+        self.ledger.total = manifest.chunks_total
+
+    def recover(self, threads: int = 0) -> None:
+        """Blocking, for a store without an event loop: `rehash`, then `adopt`."""
+        self.adopt(self.rehash(threads))
+
+    def rehash(self, threads: int = 0) -> list[Range]:
+        """Blocking, from any thread: the claimed chunks that are really here, and sound neighbours."""
+        sound = RangeSet()
+        if self.claimed:
+            regions = hashing.regions_of_chunks(self._kept.known(), self.claimed)
+            for chunk in self._hash(regions, threads)[0]:
+                sound.add(chunk, chunk + 1)
+        return list(sound)
+
+    def adopt(self, sound: Sequence[Range]) -> None:
+        """Hold what `rehash` found."""
+        self.claimed = RangeSet()
+        for start, stop in sound:
+            self.ledger.add(start, stop)
+        self.signal.fire()
+
+    # ---- source ----
+
+    @property
+    def manifest(self) -> Manifest | None:
+        return self._kept.manifest
+
+    @property
+    def header_bytes(self) -> bytes | None:
+        return self._kept.header
+
+    @property
+    def pages_held(self) -> int:
+        return self._kept.pages_held
+
+    def page_bytes(self, index: int) -> bytes:
+        return self._kept.page_bytes(index)
+
+    def read_chunk(self, chunk: int) -> bytes:
+        recent = self._recent.get(chunk)
+        if recent is not None:
+            return recent
+        if chunk not in self.ledger.held:
+            raise OSError(errno.ENODATA, f"chunk {chunk} is not held", self.object_id)
+        return self._read(chunk)
+
+    def _read(self, chunk: int) -> bytes:
+        """From the disk, whatever the ledger says."""
+        if chunk in self._mends:
+            return self._mends.get(chunk)
+        place = self._kept.known().place(chunk)
+        with self._place().fd(place.file) as fd:
+            data = self._disk.pread(fd, place.length, place.offset)
+        if len(data) != place.length:
+            raise OSError(errno.EIO, f"chunk {chunk} is cut short", str(self._place().base))
+        return data
+
+    def recheck(self, chunks: Sequence[int]) -> list[int]:
+        dropped = [chunk for chunk in chunks if chunk in self.ledger.held and not self._is_sound(chunk)]
+        leaves = self._leaves
+        for chunk in dropped:
+            self.ledger.drop(chunk, chunk + 1)
+            self._mends.drop(chunk)
+            if leaves is not None:
+                leaves.drop(self._kept.known().place(chunk))
+        if dropped:
+            self.signal.fire()
+        return dropped
+
+    def _is_sound(self, chunk: int) -> bool:
+        self._recent.forget(chunk)  # what counts is what the disk says
+        try:
+            data = self._read(chunk)
+        except OSError:
+            return False
+        return self._kept.known().algorithm.once(data) == self._kept.digest(chunk)
+
+    # ---- sink ----
+
+    def put_header(self, data: bytes) -> None:
+        """Blocks for as long as the file system takes to reserve the room. See `ChunkSink` for what it raises."""
+        self._refuse_if_dropped()
+        if self._kept.header is not None:
+            if data != self._kept.header:
+                raise ManifestError(f"a second header of object {self.object_id} differs from the first")
+            return
+        manifest = self._kept.parse(data)
+        try:
+            self._reserve(manifest)
+            # Last, so that a header on disk means that all its files are there.
+            self._kept.keep(manifest, data)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._disk.remove_tree(self._own.files)  # gives back the room
+            raise store_error(error, f"object {self.object_id} of {manifest.payload_bytes} bytes") from error
+        self._begin(manifest, self._own.files, None)
+        self.signal.fire()
+
+    def _reserve(self, manifest: Manifest) -> None:
+        free = free_bytes(self._own.root.parent)
+        if manifest.payload_bytes > free:  # asked first, so as not to fill the disk only to see that it does not fit
+            raise OSError(errno.ENOSPC, f"only {free} bytes are free")
+        self._disk.remove_tree(self._own.files)
+        self._disk.mkdir(self._own.files)
+        for entry in manifest.files:
+            path = self._own.files / entry.path
+            self._disk.mkdir(path.parent)
+            self._disk.create(path, entry.size_bytes)
+
+    def put_page(self, data: bytes) -> None:
+        """Raises ManifestError, DiskFullError."""
+        self._refuse_if_dropped()
+        try:
+            new = self._kept.add_page(data)
+        except OSError as error:
+            raise store_error(error, f"a page of object {self.object_id}") from error
+        if new:
+            self.signal.fire()
+
+    def put_chunks(self, chunks: Sequence[tuple[int, bytes]]) -> None:
+        """See `ChunkSink`. What came before a chunk that is wrong or finds no room is stored and held."""
+        self._refuse_if_dropped()
+        manifest = self._kept.known()
+        before = len(self.ledger.held)
+        try:
+            for chunk, data in chunks:
+                self._put_chunk(manifest, chunk, data)
+        except OSError as error:
+            raise store_error(error, f"chunks of object {self.object_id}") from error
+        finally:
+            if len(self.ledger.held) != before:
+                self.signal.fire()
+
+    def _put_chunk(self, manifest: Manifest, chunk: int, data: bytes) -> None:
+        digest = self._kept.digest(chunk)
+        if digest is None:
+            raise ManifestError(f"chunk {chunk} came before its page")
+        if chunk in self.ledger.held:
+            return
+        place = manifest.place(chunk)
+        if len(data) != place.length or manifest.algorithm.once(data) != digest:
+            raise ChunkMismatchError(chunk)
+        if self.landed is not None or self.busy:
+            self._mends.put(chunk, data)
+            self.ledger.add(chunk, chunk + 1)
+            return
+        with self._place().fd(place.file) as fd:
+            self._disk.pwrite(fd, data, place.offset)
+        self.ledger.add(chunk, chunk + 1)
+        self._recent.put(chunk, data)
+        self._take_leaf(manifest, place, data, digest)
+        self._journal.add(chunk, place.length)
+
+    def _take_leaf(self, manifest: Manifest, place: ChunkPlace, data: bytes, digest: bytes) -> None:
+        """Hash leaves while their bytes are hot: on the way, or read back once all chunks of one have come."""
+        leaves = self._leaves
+        if leaves is None or leaves.feed(place, data, digest):
+            return
+        region = hashing.region_at(manifest, place.file, place.offset)
+        chunks = hashing.chunks_of_region(manifest, region)
+        if self.ledger.held.covers(chunks.start, chunks.stop):
+            with self._place().fd(place.file) as fd:
+                whole = self._disk.pread(fd, region.length, region.offset)
+            if len(whole) == region.length:
+                leaves.set(leaves.number(region.file, region.offset), manifest.algorithm.once(whole))
+
+    # ---- the whole ----
+
+    def computed_root(self, threads: int = 0) -> str:
+        """Blocking where leaves must be read back. Raises StoreError while chunks are missing or rotten."""
+        manifest = self._kept.known()
+        if not self.ledger.complete:
+            raise StoreError(f"object {self.object_id} is not complete")
+        if self.landed is not None:
+            return self.landed.root
+        leaves = self._leaves
+        assert leaves is not None
+        files = range(len(manifest.files))
+        regions = {hashing.region_at(manifest, file, at): None for file in files for at in leaves.missing(file)}
+        rotten = self._hash(regions, threads)[1] if regions else []
+        if rotten:
+            raise StoreError(
+                f"chunks {rotten[:5]} of object {self.object_id} rotted on disk: recheck, then fetch them again"
+            )
+        return leaves.root()
+
+    def holding(self) -> Holding:
+        chunks, total = tuple(self.ledger.held), self.ledger.total
+        if self.landed is not None:
+            state = ObjectState.INSTALLED if self.installed else ObjectState.VERIFIED
+            return Holding(self.object_id, state, self.landed.version, self.landed.root, chunks, total)
+        state = ObjectState.RECEIVED if self.ledger.complete else ObjectState.RECEIVING
+        return Holding(self.object_id, state, chunks=chunks, chunks_total=total)
+
+    def flush(self) -> None:
+        """Write the last claims. Raises OSError."""
+        self._journal.flush()
+
+    def relocate(self, record: LandingRecord, snapshot: Path, move: Callable[[], None]) -> None:
+        """From any thread: `move` puts the files there, and from then on they are served from there."""
+        self._place().relocate(snapshot, move)
+        self.landed = record
+        self._leaves = None
+        self._journal.close()
+        self._recent = RecentChunks()
+
+    def mend(self) -> int:
+        """Blocking: put refetched chunks into a landed snapshot; returns how many files were replaced."""
+        if self.landed is None or not self._mends:
+            return 0
+        try:
+            return self._mends.mend(self._kept.known(), self._place())
+        except OSError as error:
+            raise store_error(error, f"mending version {self.landed.version}") from error
+
+    def drop(self) -> None:
+        """Nothing is served or taken any more; children are told. The store removes the files."""
+        self.state = SourceState.DROPPED
+        self.close()
+        self.signal.fire()
+
+    def finish(self) -> None:
+        """The process stops: write the last claims if that is possible, then close."""
+        with contextlib.suppress(OSError):
+            self.flush()
+        self.close()
+
+    def close(self) -> None:
+        """Close all files, without a word to the disk."""
+        if self._files is not None:
+            self._files.close()
+        self._journal.close()
+        self._kept.close()
+
+    # ---- small ----
+
+    def _hash(self, regions: hashing.Regions, threads: int) -> tuple[list[int], list[int]]:
+        """Blocking: (sound, rotten) chunks of the regions. Leaves of regions that are sound throughout are kept."""
+        manifest, leaves = self._kept.known(), self._leaves
+        good: list[int] = []
+        bad: list[int] = []
+
+        def on_region(region: hashing.Region, found: hashing.RegionDigests | None) -> None:
+            chunks = hashing.chunks_of_region(manifest, region)
+            digests = found.chunks if found is not None else []
+            right = [c for c, digest in zip(chunks, digests, strict=False) if digest == self._kept.digest(c)]
+            good.extend(right)
+            bad.extend(sorted(set(chunks) - set(right)))
+            if found is not None and len(right) == len(chunks) and leaves is not None:
+                first = leaves.number(region.file, region.offset)
+                for i, leaf in enumerate(found.leaves):
+                    leaves.set(first + i, leaf)
+
+        hashing.hash_regions(manifest, self._place().base, regions, on_region, threads)
+        return good, bad
+
+    def _place(self) -> FileCache:
+        assert self._files is not None
+        return self._files
+
+    def _refuse_if_dropped(self) -> None:
+        if self.state is SourceState.DROPPED:
+            raise StoreError(f"object {self.object_id} was dropped")

@@ -1,0 +1,326 @@
+"""A worker's store: its identity, the objects it receives, and the versions that have landed (see `layout`).
+
+One event loop owns it. Landing, recovering and emptying the trash block and are for an executor; everything else is
+quick. Decides nothing about which object or version is wanted: that is told to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from chappe.core.events import Holding
+from chappe.errors import RootMismatchError, StoreCorruptError, StoreError, VersionConflictError
+from chappe.hop import identity, landing, retention
+from chappe.hop.disk import Disk, store_error
+from chappe.hop.layout import StoreLayout
+from chappe.hop.objects import StoredObject
+from chappe.hop.records import LandedSnapshot, LandingRecord
+from chappe.hop.retention import Retained
+from chappe.hop.source import SourceState
+
+
+class Store:
+    """Open with `Store.open`; `close` (or the end of a `with` block) gives up the lock."""
+
+    def __init__(self, disk: Disk, layout: StoreLayout, lock: identity.StoreLock) -> None:
+        self.layout = layout
+        self.notes: list[str] = []
+        """What `open` found damaged and set aside, for the log: it is fetched again."""
+        self._disk = disk
+        self._lock = lock
+        self._identity = identity.Identity("", 0)
+        self._objects: dict[str, StoredObject] = {}
+        self._readers: Counter[int] = Counter()
+        self._landing = threading.Lock()  # one landing at a time
+        self._claim = threading.Lock()  # between retention and the start of a landing
+        self._landing_version: int | None = None
+
+    @classmethod
+    def open(cls, path: Path, disk: Disk | None = None) -> Store:
+        """Take the store at `path` (made when new) and finish or undo what a crash left half done.
+
+        Its mode follows the umask: an engine of another user may follow `current`. Raises StoreLockedError,
+        StoreCorruptError, StoreError. Partial objects hold nothing until `recover`.
+        """
+        disk = disk or Disk()
+        layout = StoreLayout(path.absolute())
+        try:
+            for directory in (layout.root, layout.objects, layout.snapshots, layout.trash):
+                disk.mkdir(directory)
+            lock = identity.StoreLock(layout.lock)
+        except OSError as error:
+            raise store_error(error, f"store {layout.root}") from error
+        store = cls(disk, layout, lock)
+        try:
+            store._identity = identity.begin(disk, layout)
+            store._take_up()
+            store.empty_trash()
+        except OSError as error:
+            store.close()
+            raise store_error(error, f"store {layout.root}") from error
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _take_up(self) -> None:
+        found = landing.survey(self.layout)
+        for object_id in found.trash:
+            self._set_aside(object_id)
+        for object_id in found.stale:
+            self._disk.unlink(self.layout.object(object_id).landing)
+        for object_id in found.partial:
+            self._load(object_id, None)
+        for object_id, record in found.landed.items():
+            own = self.layout.object(object_id)
+            if own.files.is_dir():  # the version was adopted, its own copy is left over
+                self._disk.move_tree(own.files, self.layout.trash_name(object_id))
+            if self._load(object_id, record):
+                landing.settle(self._disk, self.layout, object_id, record.version)
+        versions = {record.version for record in self._records().values()}
+        for path in list(self.layout.snapshots.iterdir()):
+            if path.name not in {str(version) for version in versions}:
+                self.notes.append(f"{path} belongs to no object here: set aside")
+                self._disk.move_tree(path, self.layout.trash_name(path.name))
+        self._restore_current(versions)
+
+    def _load(self, object_id: str, record: LandingRecord | None) -> bool:
+        held = StoredObject(self._disk, self.layout, object_id)
+        try:
+            held.load(record, None if record is None else self.layout.snapshot(record.version))
+        except StoreCorruptError as error:
+            if record is not None or self.layout.object(object_id).header.exists():
+                self.notes.append(f"{error}: set aside")
+            held.close()
+            self._set_aside(object_id)
+            return False
+        self._objects[object_id] = held
+        return True
+
+    def _set_aside(self, object_id: str) -> None:
+        self._disk.move_tree(self.layout.object(object_id).root, self.layout.trash_name(object_id))
+
+    def _restore_current(self, versions: Collection[int]) -> None:
+        """The newest version is current: also when a crash came before the swap, or rot took what was current."""
+        if versions:
+            if landing.current_version(self.layout) not in versions:
+                self._disk.unlink(self.layout.current)
+            landing.advance(self._disk, self.layout, max(versions))
+        elif self.layout.current.is_symlink():
+            self._disk.unlink(self.layout.current)
+
+    async def recover(self, threads: int = 0) -> None:
+        """Re-hash what the journals claim, in a thread, and hold what is right. Await before anything is fetched."""
+        loop = asyncio.get_running_loop()
+        for held in list(self._objects.values()):
+            if held.claimed:
+                held.adopt(await loop.run_in_executor(None, held.rehash, threads))
+
+    # ---- identity ----
+
+    @property
+    def worker_id(self) -> str:
+        return self._identity.worker_id
+
+    @property
+    def generation(self) -> int:
+        return self._identity.generation
+
+    @property
+    def run(self) -> str:
+        """Empty until `bind_run`."""
+        return self._identity.run
+
+    def bind_run(self, run: str) -> None:
+        """Raises WrongRunError when the store belongs to another run."""
+        try:
+            self._identity = identity.bind(self._disk, self.layout, self._identity, run)
+        except OSError as error:
+            raise store_error(error, f"store {self.layout.root}") from error
+
+    # ---- objects ----
+
+    def objects(self) -> dict[str, StoredObject]:
+        return dict(self._objects)
+
+    def get(self, object_id: str) -> StoredObject | None:
+        return self._objects.get(object_id)
+
+    def create(self, object_id: str) -> StoredObject:
+        """The object of this id, a new one when it is not here. Raises StoreError for an id that is not one."""
+        held = self._objects.get(object_id)
+        if held is None:
+            try:
+                self._disk.mkdir(self.layout.object(object_id).root)
+            except OSError as error:
+                raise store_error(error, f"object {object_id}") from error
+            held = self._objects[object_id] = StoredObject(self._disk, self.layout, object_id)
+        return held
+
+    def discard(self, object_id: str) -> None:
+        """Forget a partial object, to receive it from scratch. Raises StoreError for one that landed or is landing."""
+        held = self._objects.get(object_id)
+        if held is None:
+            return
+        with self._claim:
+            if held.landed is not None or held.busy:
+                raise StoreError(f"object {object_id} has landed: retention decides on it")
+            self._drop(object_id)
+
+    def _drop(self, object_id: str) -> None:
+        self._objects.pop(object_id).drop()
+        try:
+            self._set_aside(object_id)
+        except OSError as error:
+            raise store_error(error, f"removing object {object_id}") from error
+
+    def holdings(self) -> list[Holding]:
+        return [held.holding() for held in self._objects.values()]
+
+    # ---- versions ----
+
+    def land(self, object_id: str, version: int, root: str) -> LandedSnapshot:
+        """Blocking: check the root, make the object `snapshots/<version>`, point `current` at it unless that is newer.
+
+        Doing it again changes nothing. Raises RootMismatchError, VersionConflictError, DiskFullError, and StoreError,
+        after which an object that is `damaged` must be received again (`discard`).
+        """
+        if version < 1:
+            raise ValueError(f"version {version} is not a positive number")
+        record = LandingRecord(version, root)
+        with self._landing:
+            held = self._begin_landing(object_id, version)
+            try:
+                self._land(held, record)
+                landing.advance(self._disk, self.layout, version)
+            except OSError as error:
+                raise store_error(error, f"landing version {version}") from error
+            finally:
+                held.busy = False
+                self._landing_version = None
+        return self._snapshot(held, record)
+
+    def _begin_landing(self, object_id: str, version: int) -> StoredObject:
+        with self._claim:
+            held = self._objects.get(object_id)
+            if held is None or held.state is SourceState.DROPPED:
+                raise StoreError(f"object {object_id} is not in the store")
+            held.busy = True
+            self._landing_version = version
+        return held
+
+    def _land(self, held: StoredObject, record: LandingRecord) -> None:
+        if held.landed is not None:
+            if held.landed != record:
+                raise VersionConflictError(
+                    f"object {held.object_id} landed as version {held.landed.version} with root {held.landed.root}, "
+                    f"not as version {record.version} with root {record.root}"
+                )
+            landing.settle(self._disk, self.layout, held.object_id, record.version)
+            return
+        if held.damaged:
+            raise StoreError(f"the device lost a write of object {held.object_id}: it must be received again")
+        found = held.computed_root()
+        if found != record.root:
+            raise RootMismatchError(
+                f"object {held.object_id} has root {found}, version {record.version} was announced with {record.root}"
+            )
+        roots = {other.root for other in self._records().values() if other.version == record.version}
+        if roots - {record.root}:
+            raise VersionConflictError(
+                f"version {record.version} has landed with root {roots.pop()}, not {record.root}"
+            )
+        landing.land(self._disk, self.layout, held, record, adopt=bool(roots))
+
+    def _records(self) -> dict[str, LandingRecord]:
+        return {object_id: held.landed for object_id, held in list(self._objects.items()) if held.landed is not None}
+
+    def _snapshot(self, held: StoredObject, record: LandingRecord) -> LandedSnapshot:
+        path = self.layout.snapshot(record.version)
+        return LandedSnapshot(record.version, record.root, path, held.object_id, held.installed)
+
+    def versions(self) -> list[LandedSnapshot]:
+        """All that have landed, oldest first."""
+        found = {record.version: (object_id, record) for object_id, record in self._records().items()}
+        return [self._snapshot(self._objects[object_id], record) for _, (object_id, record) in sorted(found.items())]
+
+    def landed(self, version: int) -> LandedSnapshot | None:
+        return next((snapshot for snapshot in self.versions() if snapshot.version == version), None)
+
+    def current(self) -> LandedSnapshot | None:
+        version = landing.current_version(self.layout)
+        return None if version is None else self.landed(version)
+
+    def mark_installed(self, version: int) -> None:
+        """Remember, over restarts too, that the install hook confirmed this version. Raises StoreError."""
+        objects = [self._objects[object_id] for object_id, r in self._records().items() if r.version == version]
+        if not objects:
+            raise StoreError(f"version {version} is not in the store")
+        for held in objects:
+            try:
+                self._disk.write_json(self.layout.object(held.object_id).installed, {"version": version})
+            except OSError as error:
+                raise store_error(error, f"version {version}") from error
+            held.installed = True
+
+    # ---- retention ----
+
+    @contextmanager
+    def hold(self, version: int) -> Iterator[LandedSnapshot]:
+        """Keep a version while somebody reads it. Raises StoreError when it is not here (any more)."""
+        snapshot = self.landed(version)
+        if snapshot is None:
+            raise StoreError(f"version {version} is not in the store")
+        self._readers[version] += 1
+        try:
+            yield snapshot
+        finally:
+            self._readers[version] -= 1
+
+    def retain(self, keep_objects: Collection[str], keep_versions: Collection[int]) -> Retained:
+        """Put everything else in the trash (renames only); see `chappe.hop.retention` for what is always kept.
+
+        Children of a dropped object are told at once. Call `empty_trash` in an executor afterwards.
+        """
+        with self._claim:
+            busy = {object_id for object_id, held in self._objects.items() if held.busy}
+            landing_now = [] if self._landing_version is None else [self._landing_version]
+            gone = retention.choose(
+                {object_id: held.landed.version if held.landed else None for object_id, held in self._objects.items()},
+                keep_objects=busy | set(keep_objects),
+                keep_versions=[*keep_versions, *landing_now],
+                held_versions=[version for version, readers in self._readers.items() if readers],
+                current=landing.current_version(self.layout),
+            )
+            for version in gone.versions:
+                try:
+                    self._disk.move_tree(self.layout.snapshot(version), self.layout.trash_name(str(version)))
+                except OSError as error:
+                    raise store_error(error, f"removing version {version}") from error
+            for object_id in gone.objects:
+                self._drop(object_id)
+        return gone
+
+    def empty_trash(self) -> None:
+        """Blocking: delete what retention has put there. Raises OSError."""
+        for path in list(self.layout.trash.iterdir()):
+            self._disk.remove_tree(path)
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """Write the last claims, close everything, give up the lock."""
+        for held in self._objects.values():
+            held.finish()
+        self._lock.release()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
