@@ -91,6 +91,15 @@ class EdgeGuard:
             raise BadTokenError(f"the coordinator's token key has {len(token_key)} bytes, not 32")
         self._run, self._key = run, token_key
 
+    def read(self, token: EdgeToken) -> EdgeClaims:
+        """The claims of a token of this run. Raises BadTokenError."""
+        if self._run is None:
+            raise BadTokenError("this node has not joined its coordinator yet")
+        claims = verify(self._key, token)
+        if claims.run != self._run:
+            raise BadTokenError(f"the token is for run {claims.run!r}, not {self._run!r}")
+        return claims
+
     def assign(self, children: Iterable[AssignedChild]) -> None:
         """Replace what is known of the assignment: every child of every object of this node.
 
@@ -117,7 +126,7 @@ class EdgeGuard:
         if self._run is None:
             return Refusal(EndReason.END_REASON_UNKNOWN_OBJECT, "this node has not joined its coordinator yet")
         try:
-            claims = verify(self._key, token)
+            claims = self.read(token)
         except BadTokenError as error:
             return Refusal(EndReason.END_REASON_BAD_TOKEN, str(error))
         slot = (object_id, stripe, claims.slot)
@@ -151,7 +160,6 @@ class EdgeGuard:
 
     def _check_claims(self, claims: EdgeClaims, object_id: str, stripe: int, peer_name: str | None) -> Refusal | None:
         expected = {
-            "run": (claims.run, self._run),
             "parent": (claims.parent, self.worker_id),
             "object": (claims.object_id, object_id),
             "stripe": (claims.stripe, stripe),

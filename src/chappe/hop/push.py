@@ -1,0 +1,205 @@
+"""`Relay.Push`: the same conversation with the dialling reversed, for a child that its parent reaches and not the other
+way round.
+
+    parent: push(...) ─── PushHello(token) ──▶ PushInbox of the child: is this the parent that I wait for?
+                      ◀── PushReply(lacks) ───
+                      ─── replies as in Fetch ▶ Receiver
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from chappe.clock import boot_now
+from chappe.core.reasons import ParentLossReason
+from chappe.errors import BadTokenError, ChappeError, PeerError
+from chappe.hop.guard import STALL_TIMEOUT_S, EdgeGuard, Refusal
+from chappe.hop.limits import TokenBucket
+from chappe.hop.net import peer_name
+from chappe.hop.receive import FetchEnd, Receiver
+from chappe.hop.source import ChunkSource
+from chappe.hop.stream import ChildStream, StreamBook
+from chappe.v1.relay_pb2 import EdgeToken, EndReason, FetchRequest, PushHello, PushReply, PushRequest
+from chappe.wire.frames import PROTOCOL_VERSION, Reply, decode_push, encode_pushed
+
+_PUSH = "/chappe.v1.Relay/Push"
+
+
+@dataclass(frozen=True, slots=True)
+class PushEnd:
+    """How a push ended. UNSPECIFIED when the child could not be reached, refused, or broke off: `detail` says it."""
+
+    reason: EndReason
+    detail: str = ""
+
+
+async def push(
+    channel: grpc.aio.Channel,
+    source: ChunkSource,
+    stripe: int,
+    token: EdgeToken,
+    guard: EdgeGuard,
+    *,
+    uplink: TokenBucket | None = None,
+    streams: StreamBook | None = None,
+) -> PushEnd:
+    """Dial a child and serve it until it has all. The guard sees it like any child: one at a time in each slot."""
+    ticket = guard.admit(token, source.object_id, stripe, boot_now())
+    if isinstance(ticket, Refusal):
+        return PushEnd(ticket.reason, ticket.detail)
+    method: grpc.aio.StreamStreamMultiCallable[bytes, PushReply] = channel.stream_stream(
+        _PUSH, response_deserializer=PushReply.FromString
+    )
+    call = method()
+
+    async def write(frame: bytes) -> None:
+        await call.write(encode_pushed(frame))
+
+    try:
+        hello = PushHello(protocol_version=PROTOCOL_VERSION, object_id=source.object_id, stripe=stripe, token=token)
+        await call.write(PushRequest(hello=hello).SerializeToString())
+        reply = await call.read()
+        if not isinstance(reply, PushReply):
+            return PushEnd(EndReason.END_REASON_UNSPECIFIED, "the child said nothing")
+        stream = ChildStream(source, reply.lacks, ticket, write, uplink=uplink)
+        reason = await (stream.run() if streams is None else streams.run(stream))
+        await call.done_writing()
+        return PushEnd(reason)
+    except grpc.aio.AioRpcError as error:
+        return PushEnd(EndReason.END_REASON_UNSPECIFIED, error.details() or error.code().name)
+    except asyncio.InvalidStateError:
+        return PushEnd(EndReason.END_REASON_UNSPECIFIED, "the child closed the stream")
+    except (OSError, ChappeError) as error:
+        return PushEnd(EndReason.END_REASON_UNSPECIFIED, str(error))
+    finally:
+        guard.release(ticket)
+        call.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedPush:
+    """The edge on which a child waits for its parent's call."""
+
+    object_id: str
+    stripe: int
+    parent: str  # worker id
+    parent_name: str
+    epoch: int
+    generation: int  # of this node
+
+
+class PushInbox:
+    """Where a child waits for parents that dial it. One per node; `RelayService` hands calls to it."""
+
+    def __init__(self, guard: EdgeGuard) -> None:
+        self._guard = guard  # knows this node, its run and the coordinator's key
+        self._waiting: dict[tuple[str, int], _Waiting] = {}
+
+    async def receive(
+        self, edge: ExpectedPush, request: Callable[[], FetchRequest], receiver: Callable[[FetchRequest], Receiver]
+    ) -> FetchEnd:
+        """Wait for the parent of this edge and receive from it. Cancel it to close the stream. Raises StoreError.
+
+        `request` is asked for what is lacked at the moment when the parent calls. A newer `receive` for the same
+        (object, stripe) ends this one as EVICTED.
+        """
+        key = (edge.object_id, edge.stripe)
+        if (older := self._waiting.pop(key, None)) is not None:
+            older.finish(FetchEnd(ParentLossReason.EVICTED, detail="a newer edge replaced this one"))
+        waiting = _Waiting(edge, request, receiver, asyncio.get_running_loop().create_future())
+        self._waiting[key] = waiting
+        try:
+            return await waiting.result
+        finally:
+            if self._waiting.get(key) is waiting:
+                del self._waiting[key]
+            if waiting.stream is not None:
+                waiting.stream.cancel()
+
+    async def serve(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """One Push call."""
+        try:
+            hello = await _read_hello(context)
+            waiting = self._match(hello, peer_name(context))
+        except PeerError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        if waiting is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no edge with this parent is known here (yet)")
+            raise AssertionError  # abort always raises
+        if waiting.stream is not None:
+            waiting.stream.cancel()  # the same parent calls again: its old stream is dead
+        waiting.stream = asyncio.ensure_future(self._receive(waiting, context))
+        try:
+            await asyncio.wait({waiting.stream})
+        finally:
+            waiting.stream.cancel()
+
+    def _match(self, hello: PushHello, name: str | None) -> _Waiting | None:
+        if hello.protocol_version != PROTOCOL_VERSION:
+            raise PeerError(f"protocol version {hello.protocol_version}, this node speaks {PROTOCOL_VERSION}")
+        claims = self._guard.read(hello.token)
+        waiting = self._waiting.get((hello.object_id, hello.stripe))
+        if waiting is None:
+            return None
+        edge = waiting.edge
+        if (claims.object_id, claims.stripe) != (hello.object_id, hello.stripe):
+            raise BadTokenError("the token is for another object or stripe")
+        if (claims.child, claims.child_generation) != (self._guard.worker_id, edge.generation):
+            raise BadTokenError("the token is for another child")
+        if claims.parent != edge.parent or (name is not None and name != edge.parent_name):
+            raise BadTokenError(f"the parent of this edge is {edge.parent_name!r}")
+        if claims.epoch < edge.epoch:
+            raise BadTokenError(f"the token's epoch is {claims.epoch}, the edge's {edge.epoch}")
+        return waiting
+
+    async def _receive(self, waiting: _Waiting, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        async def read() -> tuple[Reply, int] | None:
+            message = await context.read()
+            if message is grpc.aio.EOF:
+                return None
+            reply = decode_push(message)
+            if isinstance(reply, PushHello):
+                raise PeerError("a second introduction")
+            return reply, len(message)
+
+        request = waiting.request()
+        receiver = waiting.receiver(request)
+        await context.write(PushReply(lacks=request))
+        try:
+            waiting.finish(await receiver.run(read))
+        except ChappeError as error:
+            waiting.fail(error)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    edge: ExpectedPush
+    request: Callable[[], FetchRequest]
+    receiver: Callable[[FetchRequest], Receiver]
+    result: asyncio.Future[FetchEnd]
+    stream: asyncio.Future[None] | None = None
+
+    def finish(self, end: FetchEnd) -> None:
+        if not self.result.done():
+            self.result.set_result(end)
+
+    def fail(self, error: ChappeError) -> None:
+        if not self.result.done():
+            self.result.set_exception(error)
+
+
+async def _read_hello(context: grpc.aio.ServicerContext[Any, Any]) -> PushHello:
+    async with asyncio.timeout(STALL_TIMEOUT_S):
+        message = await context.read()
+    if message is grpc.aio.EOF:
+        raise PeerError("a Push without a word")
+    hello = decode_push(message)
+    if not isinstance(hello, PushHello):
+        raise PeerError("a Push that does not begin with its introduction")
+    return hello

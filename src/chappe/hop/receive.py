@@ -1,0 +1,200 @@
+"""The child's half of one hop: what comes from one parent goes into the sink, checked against what was asked for.
+
+Fetch and Push share it. The sink verifies and stores; this decides what is a violation, what is a stall, and when it is
+over. Memory is one message and, while it comes, the header.
+
+    reading ──▶ End(COMPLETE), and all is here ─────────────────────▶ None, the one good end
+       │  └───▶ End(any other) ─────────────────────────────────────▶ the reason it names
+       ├── a chunk does not match its page ─────────────────────────▶ CORRUPT, with the chunk to reject
+       ├── something that was not asked for, or cannot be true ─────▶ PROTOCOL
+       ├── parent ahead (watermark), nothing comes for too long ────▶ STALLED     the same if it says nothing at all
+       └── the stream breaks ───────────────────────────────────────▶ BROKEN, or UNREACHABLE before its first word
+
+Trouble with this node's own store (DiskFullError, StoreError) is nobody else's and goes to the caller as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from chappe.clock import boot_now
+from chappe.core.manifest import Manifest
+from chappe.core.ranges import RangeSet
+from chappe.core.reasons import ParentLossReason
+from chappe.errors import ChunkMismatchError, PeerError, UnsafePathError
+from chappe.hop.guard import STALL_TIMEOUT_S
+from chappe.hop.limits import TokenBucket
+from chappe.hop.meter import HopMeter
+from chappe.hop.source import ChunkSink
+from chappe.v1.relay_pb2 import End, EndReason, FetchRequest, HeaderPart, Page, Watermark
+from chappe.wire.frames import ChunkBatch, PageFrame, Reply
+from chappe.wire.manifest import HeaderAssembler
+
+_LOSS = {
+    EndReason.END_REASON_BUSY: ParentLossReason.BUSY,
+    EndReason.END_REASON_EVICTED: ParentLossReason.EVICTED,
+    EndReason.END_REASON_STALE: ParentLossReason.STALE,
+    EndReason.END_REASON_BAD_TOKEN: ParentLossReason.BAD_TOKEN,
+    EndReason.END_REASON_UNKNOWN_OBJECT: ParentLossReason.UNKNOWN_OBJECT,
+    EndReason.END_REASON_DROPPED: ParentLossReason.DROPPED,
+    EndReason.END_REASON_LEAVING: ParentLossReason.LEAVING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FetchEnd:
+    """How a fetch ended: `reason` None when everything asked for is here. `rejected` goes into the next request."""
+
+    reason: ParentLossReason | None
+    rejected: tuple[int, ...] = ()
+    detail: str = ""
+
+
+class Receiver:
+    """Takes the replies to one FetchRequest. `read` returns the next one, or None at the end of the stream."""
+
+    def __init__(
+        self,
+        request: FetchRequest,
+        sink: ChunkSink,
+        *,
+        downlink: TokenBucket | None = None,
+        meter: HopMeter | None = None,
+        on_connected: Callable[[], None] | None = None,
+        on_watermark: Callable[[Watermark], None] | None = None,
+        stall_timeout_s: float = STALL_TIMEOUT_S,
+    ) -> None:
+        self.connected = False
+        self._sink = sink
+        self._downlink = downlink
+        self._meter = meter if meter is not None else HopMeter()
+        self._on_connected = on_connected
+        self._on_watermark = on_watermark
+        self._stall_timeout_s = stall_timeout_s
+        self._wants_header = request.lacks_header
+        self._wanted_pages = RangeSet((r.start, r.stop) for r in request.lacks_pages)
+        self._wanted = RangeSet((r.start, r.stop) for r in request.lacks_chunks)
+        self._header = HeaderAssembler()
+        self._data_s = boot_now()
+
+    async def run(self, read: Callable[[], Awaitable[tuple[Reply, int] | None]]) -> FetchEnd:
+        """Read (reply, its size in bytes) until the fetch has ended. Raises what `read` raises, and StoreError."""
+        self._data_s = boot_now()
+        while True:
+            try:
+                async with asyncio.timeout(self._stall_timeout_s):
+                    frame = await read()
+            except TimeoutError:
+                what = ParentLossReason.STALLED if self.connected else ParentLossReason.UNREACHABLE
+                return FetchEnd(what, detail=f"the parent said nothing for {self._stall_timeout_s:g} s")
+            except PeerError as error:
+                return FetchEnd(ParentLossReason.PROTOCOL, detail=str(error))
+            if frame is None:
+                return FetchEnd(ParentLossReason.BROKEN, detail="the stream ended without a reason")
+            reply, size_bytes = frame
+            try:
+                end = await self._take(reply, size_bytes)
+            except ChunkMismatchError as error:
+                return FetchEnd(ParentLossReason.CORRUPT, (error.chunk,), str(error))
+            except (PeerError, UnsafePathError) as error:
+                return FetchEnd(ParentLossReason.PROTOCOL, detail=str(error))
+            if end is not None:
+                return end
+
+    async def _take(self, reply: Reply, size_bytes: int) -> FetchEnd | None:
+        if isinstance(reply, End):
+            return self._end(reply)
+        if not self.connected:
+            self.connected = True
+            if self._on_connected is not None:
+                self._on_connected()
+        if isinstance(reply, Watermark):
+            return self._mark(reply)
+        if self._downlink is not None:
+            await self._downlink.take(size_bytes)
+        if isinstance(reply, ChunkBatch):
+            self._take_chunks(reply)
+        elif isinstance(reply, PageFrame):
+            self._take_page(reply.data)
+        else:
+            self._take_header(reply)
+        now = boot_now()
+        self._data_s = now
+        self._meter.record(size_bytes, now)
+        return None
+
+    def _take_header(self, part: HeaderPart) -> None:
+        if not self._wants_header:
+            raise PeerError("a header that was not asked for")
+        data = self._header.add(part)
+        if data is None:
+            return
+        self._wants_header = False
+        if self._sink.manifest is None:  # else another parent was faster
+            self._sink.put_header(data)
+
+    def _take_page(self, data: bytes) -> None:
+        try:
+            index = Page.FromString(data).index
+        except DecodeError as error:
+            raise PeerError("a page that cannot be read") from error
+        if index not in self._wanted_pages:
+            raise PeerError(f"page {index} was not asked for, or came twice")
+        self._require_manifest()
+        if index > self._sink.pages_held:
+            raise PeerError(f"page {index} before page {self._sink.pages_held}")
+        self._wanted_pages.discard(index, index + 1)
+        if index == self._sink.pages_held:
+            self._sink.put_page(data)
+
+    def _take_chunks(self, batch: ChunkBatch) -> None:
+        manifest, sink = self._require_manifest(), self._sink
+        held = sink.ledger.held
+        new: list[tuple[int, bytes | memoryview]] = []
+        for chunk, data in batch.chunks:
+            if chunk not in self._wanted or chunk >= manifest.chunks_total:
+                raise PeerError(f"chunk {chunk} was not asked for, or came twice")
+            if len(data) != (length := manifest.place(chunk).length):
+                raise PeerError(f"chunk {chunk} has {len(data)} bytes, not {length}")
+            if manifest.page_of(chunk) >= sink.pages_held:
+                raise PeerError(f"chunk {chunk} before its page")
+            self._wanted.discard(chunk, chunk + 1)
+            if chunk not in held:  # else another parent was faster
+                new.append((chunk, data))
+        if new:
+            sink.put_chunks(new)
+
+    def _require_manifest(self) -> Manifest:
+        manifest = self._sink.manifest
+        if manifest is None:
+            raise PeerError("pages or chunks before the header")
+        return manifest
+
+    def _mark(self, mark: Watermark) -> FetchEnd | None:
+        if self._on_watermark is not None:
+            self._on_watermark(mark)
+        now = boot_now()
+        if mark.chunks_held <= len(self._sink.ledger.held):
+            self._meter.idle(now)  # starved: the parent has no more either
+            self._data_s = now
+            return None
+        self._meter.start(now)
+        if now - self._data_s < self._stall_timeout_s:
+            return None
+        return FetchEnd(
+            ParentLossReason.STALLED,
+            detail=f"the parent holds {mark.chunks_held} chunks and has sent none for {now - self._data_s:.1f} s",
+        )
+
+    def _end(self, end: End) -> FetchEnd:
+        if end.reason != EndReason.END_REASON_COMPLETE:
+            reason = _LOSS.get(end.reason, ParentLossReason.PROTOCOL)
+            return FetchEnd(reason, detail=end.detail or f"the parent ended with reason {end.reason}")
+        manifest = self._sink.manifest
+        if manifest is None or self._wanted.within(0, manifest.chunks_total):
+            return FetchEnd(ParentLossReason.PROTOCOL, detail="the parent says that all has been sent, and it has not")
+        return FetchEnd(None)
