@@ -1,0 +1,211 @@
+"""Effects leave in order and after what they rest on is written; a state that cannot be written stops everything."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from chappe.coordinator.runclock import RunClock
+from chappe.coordinator.runner import Runner, RunnerStoppedError
+from chappe.coordinator.state import Batch, Json
+from chappe.core import effects as fx
+from chappe.core.effects import Effect
+from chappe.core.events import Event, Heard, Tick
+from chappe.errors import StoreError
+
+
+@dataclass
+class ScriptedMachine:
+    """Answers every event with what the test says, and counts versions of its one document."""
+
+    script: Callable[[Event], list[Effect]]
+    seen: list[tuple[Event, float]] = field(default_factory=list)
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        self.seen.append((event, now))
+        return self.script(event)
+
+    def worker_document(self, worker_id: str) -> Json | None:
+        return None if worker_id == "gone" else {"after": len(self.seen)}
+
+    def publication_document(self, object_id: str) -> Json | None:
+        return {"object": object_id}
+
+
+class Disk:
+    """A state store whose writes the test lets through."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.started = threading.Semaphore(0)
+        self.may_go = threading.Event()
+        self.error: StoreError | None = None
+
+    def write(self, batch: Batch) -> None:
+        self.started.release()
+        assert self.may_go.wait(30)
+        if self.error is not None:
+            raise self.error
+        self.batches.append(batch)
+
+
+def event(session: int) -> Event:
+    return Heard("w", session)
+
+
+def done(request: int) -> Effect:
+    return fx.RequestDone(request)
+
+
+def clock_at(now: Callable[[], float]) -> RunClock:
+    return RunClock("boot", 0.0, 0.0, now, lambda: 0.0)
+
+
+@dataclass
+class Rig:
+    machine: ScriptedMachine
+    disk: Disk
+    delivered: list[Effect]
+    counted: list[fx.Count]
+    runner: Runner
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    machine, disk = ScriptedMachine(lambda _event: []), Disk()
+    delivered: list[Effect] = []
+    counted: list[fx.Count] = []
+    runner = Runner(
+        machine, write=disk.write, deliver=delivered.append, count=counted.append, clock=clock_at(lambda: 5.0)
+    )
+    yield Rig(machine, disk, delivered, counted, runner)
+    disk.may_go.set()
+    await runner.close()
+
+
+async def started(disk: Disk) -> None:
+    assert await asyncio.to_thread(disk.started.acquire, timeout=30)
+
+
+async def test_what_needs_no_writing_is_delivered_at_once(rig: Rig) -> None:
+    rig.machine.script = lambda _event: [done(1), fx.Count("c"), done(2), fx.Log("e", "r", {"n": 1})]
+    rig.runner.post(event(1))
+    assert rig.delivered == [done(1), done(2)]
+    assert rig.counted == [fx.Count("c")]
+    assert rig.machine.seen == [(event(1), 5.0)]
+    assert rig.runner.changed.count == 1
+
+
+async def test_nothing_is_said_before_it_is_written_and_the_order_is_kept(rig: Rig) -> None:
+    def script(event: Event) -> list[Effect]:
+        assert isinstance(event, Heard)
+        if event.session == 1:
+            return [done(1), fx.PersistWorker("w"), fx.PersistEpoch(100)]
+        return [done(event.session)]
+
+    rig.machine.script = script
+    first = asyncio.ensure_future(rig.runner.submit(event(1)))
+    await started(rig.disk)
+    rig.runner.post(event(2))  # has nothing to write, and still may not overtake
+    assert rig.delivered == []
+    rig.disk.may_go.set()
+    await first
+    await rig.runner.submit(event(3))
+    assert rig.delivered == [done(1), done(2), done(3)]
+    assert [(b.workers, b.epoch_reserved) for b in rig.disk.batches] == [({"w": {"after": 1}}, 100)]
+    assert rig.disk.batches[0].clock is not None
+    assert rig.disk.batches[0].clock["saved_s"] == 5.0
+
+
+async def test_events_during_a_write_share_the_next_transaction(rig: Rig) -> None:
+    rig.machine.script = lambda _event: [fx.PersistWorker("w"), fx.PersistPublication("o"), fx.PersistWorker("gone")]
+    rig.runner.post(event(1))
+    await started(rig.disk)
+    waiting = [asyncio.ensure_future(rig.runner.submit(event(n))) for n in range(2, 10)]
+    await asyncio.sleep(0)
+    rig.disk.may_go.set()
+    await asyncio.gather(*waiting)
+    assert len(rig.disk.batches) == 2
+    assert rig.disk.batches[1].workers == {"w": {"after": 9}, "gone": None}
+    assert rig.disk.batches[1].publications == {"o": {"object": "o"}}
+
+
+async def test_a_document_is_taken_when_its_event_is_handled(rig: Rig) -> None:
+    """The machine goes on while the writer waits: what is written is what the effect meant."""
+    rig.machine.script = lambda e: [fx.PersistWorker("w")] if e == event(1) else []
+    rig.runner.post(event(1))
+    rig.runner.post(event(2))
+    rig.disk.may_go.set()
+    await rig.runner.submit(event(3))
+    assert rig.disk.batches[0].workers == {"w": {"after": 1}}
+
+
+async def test_a_failed_write_stops_the_runner_and_says_nothing(rig: Rig) -> None:
+    rig.machine.script = lambda _event: [fx.PersistWorker("w"), done(1)]
+    rig.disk.error = StoreError("no space left")
+    first, second = (asyncio.ensure_future(rig.runner.submit(event(n))) for n in (1, 2))
+    await started(rig.disk)
+    rig.disk.may_go.set()
+    for call in (first, second):
+        with pytest.raises(RunnerStoppedError, match="no space left"):
+            await call
+    assert rig.runner.stopped.is_set()
+    assert str(rig.runner.failure) == "no space left"
+    assert rig.delivered == []
+    rig.runner.post(event(3))
+    with pytest.raises(RunnerStoppedError):
+        await rig.runner.submit(event(4))
+    assert len(rig.machine.seen) == 2
+
+
+async def test_a_machine_that_raises_stops_the_runner(rig: Rig) -> None:
+    def broken(_event: Event) -> list[Effect]:
+        raise AssertionError("two children")
+
+    rig.machine.script = broken
+    with pytest.raises(AssertionError, match="two children"):
+        await rig.runner.submit(event(1))
+    assert rig.runner.stopped.is_set()
+    assert "Heard" in str(rig.runner.failure)
+
+
+async def test_close_writes_what_is_pending_and_takes_no_more(rig: Rig) -> None:
+    rig.machine.script = lambda _event: [fx.PersistWorker("w"), done(1)]
+    rig.runner.post(event(1))
+    await started(rig.disk)
+    closing = asyncio.ensure_future(rig.runner.close())
+    await asyncio.sleep(0)
+    rig.runner.post(event(2))
+    rig.disk.may_go.set()
+    await closing
+    assert rig.delivered == [done(1)]
+    assert [e for e, _ in rig.machine.seen] == [event(1)]
+
+
+async def test_the_newest_wake_up_is_the_one_that_counts() -> None:
+    now = 0.0
+    ticked = asyncio.Event()
+
+    def script(e: Event) -> list[Effect]:
+        if isinstance(e, Tick):
+            ticked.set()
+            return []
+        return [fx.WakeAt(10_000.0), fx.WakeAt(now)]
+
+    machine = ScriptedMachine(script)
+    runner = Runner(
+        machine,
+        write=lambda _batch: None,
+        deliver=lambda _effect: None,
+        count=lambda _count: None,
+        clock=clock_at(lambda: now),
+    )
+    runner.post(event(1))
+    async with asyncio.timeout(30):
+        await ticked.wait()
+    assert [e for e, _ in machine.seen] == [event(1), Tick()]
+    await runner.close()
