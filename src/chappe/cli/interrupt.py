@@ -18,8 +18,8 @@ from chappe.cli.settings import EXIT_INTERRUPTED
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run_interruptible(command: Coroutine[Any, Any, int]) -> int:
-    """Run the command on a new event loop and return its exit code, 130 when a signal ended it."""
+def run_interruptible(command: Coroutine[Any, Any, int], *, interrupted_code: int = EXIT_INTERRUPTED) -> int:
+    """Run the command on a new event loop and return its exit code; `interrupted_code` when a signal ended it."""
 
     async def supervised() -> int:
         task = asyncio.current_task()
@@ -39,7 +39,7 @@ def run_interruptible(command: Coroutine[Any, Any, int]) -> int:
             return await command
         except asyncio.CancelledError:
             if interrupted:
-                return EXIT_INTERRUPTED
+                return interrupted_code
             raise
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

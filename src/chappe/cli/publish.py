@@ -1,0 +1,100 @@
+"""`chappe publish`: its settings. What it does is in `chappe.cli.publishing`, imported when malloc is set up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from pydantic import field_validator
+
+from chappe.cli.settings import NO_TLS, Flat, Rate, Settings, TlsSettings
+from chappe.errors import UsageError
+from chappe.hop.malloc import raise_thresholds
+
+
+class PublishSettings(Settings):
+    """What to publish, to whom, and how."""
+
+    coordinator: str = "127.0.0.1:7400"
+    """HOST:PORT of the coordinator."""
+    version: int | None = None
+    """The version; the next one when not given. Versions only grow within a run."""
+    payload: Literal["auto", "full", "delta"] = "auto"
+    """What travels. This release sends the full snapshot: auto is full."""
+    until: float = 1.0
+    """Return when this fraction of the targeted workers has installed the version."""
+    uplink: Rate | None = None
+    """What this host can send: the number of chains follows from it. 100mbit is assumed when not given."""
+    limit_uplink: Rate | None = None
+    """Never send faster than this."""
+    listen: str = "127.0.0.1:0"
+    """HOST:PORT where workers fetch from; port 0 takes a free one."""
+    advertise: str | None = None
+    """HOST:PORT that workers dial, where it is not --listen (behind port forwarding)."""
+    name: str | None = None
+    """This origin's name in the fleet; with TLS it is the certificate's."""
+    topology: Literal["chains", "star"] = "chains"
+    """star sends to every worker directly: only for comparison."""
+    chains: int = 0
+    """The number of chains; 0 leaves it to the planner."""
+
+    @field_validator("until")
+    @classmethod
+    def _until(cls, value: float) -> float:
+        if not 0 < value <= 1:
+            raise ValueError(f"{value:g} is not a fraction above 0 and at most 1")
+        return value
+
+    @field_validator("version")
+    @classmethod
+    def _version(cls, value: int | None) -> int | None:
+        if value is not None and value < 1:
+            raise ValueError(f"{value}: versions begin at 1")
+        return value
+
+    @field_validator("chains")
+    @classmethod
+    def _chains(cls, value: int) -> int:
+        if value < 0:
+            raise ValueError(f"{value} is not a number of chains")
+        return value
+
+    @field_validator("payload")
+    @classmethod
+    def _payload(cls, value: str) -> str:
+        if value == "delta":
+            raise ValueError("this release sends full snapshots only: use auto or full")
+        return value
+
+
+DEFAULTS = PublishSettings()
+
+
+def publish(
+    path: Annotated[Path, Parameter(show_env_var=False)],
+    /,
+    *,
+    settings: Annotated[PublishSettings, Flat] = DEFAULTS,
+    tls: Annotated[TlsSettings, Flat] = NO_TLS,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Publish a safetensors file or a Hugging Face directory to the fleet. Ctrl-C cancels the publication.
+
+    Exit code 0: the fraction --until has installed it, and every living chain can finish without this process.
+
+    Parameters
+    ----------
+    path
+        One .safetensors file, or a model directory with its sidecar files. It must not change meanwhile.
+    json
+        Print the result as one JSON object on stdout; everything else goes to stderr.
+    """
+    if not path.exists():
+        raise UsageError(f"PATH {path}: no such file or directory")
+    raise_thresholds()  # before gRPC is imported
+
+    from chappe.cli.interrupt import run_interruptible
+    from chappe.cli.publishing import run_publish
+
+    return run_interruptible(run_publish(path, settings, tls, as_json=json))

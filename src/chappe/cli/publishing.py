@@ -1,0 +1,77 @@
+"""One publication from this process: an origin, progress on stderr, the result on stdout. For `publish` and `up`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from chappe.cli.client import CoordinatorAddress, connect, tls_files
+from chappe.cli.progress import ProgressView, progress_view, summary
+from chappe.cli.publish import PublishSettings
+from chappe.cli.settings import TlsSettings
+from chappe.coordinator.status import publication_json
+from chappe.errors import ChappeError
+from chappe.publication import AsyncPublication
+from chappe.publisher import AsyncPublisher
+from chappe.v1 import coordinator_pb2 as pb
+
+CANCEL_TIMEOUT_S = 4.0
+FOLLOW_RETRY_S = 1.0
+
+
+async def run_publish(path: Path, settings: PublishSettings, tls: TlsSettings, *, as_json: bool = False) -> int:
+    """Publish and print the result. Raises the publication's error; when cancelled, cancels the publication."""
+    publisher = AsyncPublisher(
+        settings.coordinator,
+        listen=settings.listen,
+        advertise=settings.advertise,
+        uplink=settings.uplink,
+        limit_uplink=settings.limit_uplink,
+        tls=tls_files(tls),
+        insecure=tls.insecure,
+        name=settings.name,
+    )
+    async with publisher:
+        publication = await publisher.publish(
+            path, settings.version, until=settings.until, topology=settings.topology, chains=settings.chains
+        )
+        try:
+            with progress_view(f"publishing {path}") as view:
+                follower = asyncio.create_task(follow(view, publication, settings.coordinator, tls))
+                try:
+                    result = await publication.wait()
+                finally:
+                    follower.cancel()
+                    await asyncio.gather(follower, return_exceptions=True)
+        except asyncio.CancelledError:
+            await _cancel(publication)
+            raise
+    print(json.dumps(publication_json(result.message)) if as_json else summary(result.message))
+    return 0
+
+
+async def follow(view: ProgressView, publication: AsyncPublication, coordinator: str, tls: TlsSettings) -> None:
+    """Show the relays as the coordinator sees them, until cancelled. A coordinator that is away is waited for."""
+    while True:
+        try:
+            async with connect(CoordinatorAddress(coordinator=coordinator), tls) as stub:
+                async for status in stub.WatchStatus(pb.StatusRequest()):
+                    for shown in status.publications:
+                        if publication.version is not None and shown.version == publication.version:
+                            view.show(shown, status.relays)
+        except ChappeError as error:
+            print(f"{error}; the publication goes on", file=sys.stderr)
+        await asyncio.sleep(FOLLOW_RETRY_S)
+
+
+async def _cancel(publication: AsyncPublication) -> None:
+    """Ctrl-C: tell the fleet, within what a person waits for."""
+    try:
+        async with asyncio.timeout(CANCEL_TIMEOUT_S):
+            await publication.cancel()
+    except (ChappeError, TimeoutError) as error:
+        print(f"chappe: could not cancel: {error or 'the coordinator does not answer'}", file=sys.stderr)
+    else:
+        print(f"chappe: version {publication.version or '(not chosen yet)'}: cancelled", file=sys.stderr)

@@ -1,0 +1,148 @@
+"""`chappe status`: the fleet, its chains and the publications, once or as they change."""
+
+from __future__ import annotations
+
+import asyncio
+import json as jsonlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+
+from chappe.cli.client import CALL_TIMEOUT_S, DEFAULT_COORDINATOR, CoordinatorAddress, connect
+from chappe.cli.interrupt import run_interruptible
+from chappe.cli.settings import NO_TLS, Flat, TlsSettings
+from chappe.clock import boot_now
+from chappe.coordinator.status import status_json
+from chappe.errors import CoordinatorUnavailableError
+from chappe.units import format_duration, format_rate, format_size
+from chappe.v1 import coordinator_pb2 as pb
+
+RETRY_S = 1.0
+LINES_INTERVAL_S = 1.0
+"""Between two states in a pipe; the coordinator sends one a second even when nothing changes."""
+PUBLICATIONS_SHOWN_MAX = 10
+PIPE_WIDTH = 160
+"""Columns when nobody's terminal sets them: the widest table without wrapped cells."""
+
+
+def status(
+    *,
+    watch: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+    where: Annotated[CoordinatorAddress, Flat] = DEFAULT_COORDINATOR,
+    tls: Annotated[TlsSettings, Flat] = NO_TLS,
+) -> int:
+    """Show the fleet, its chains and how far each publication is.
+
+    Parameters
+    ----------
+    watch
+        Go on and show every change, until interrupted; with --json one object per line.
+    json
+        Print JSON instead of tables.
+    """
+    if watch:
+        return run_interruptible(_watch(json, where, tls), interrupted_code=0)
+    answer = asyncio.run(_once(where, tls))
+    if json:
+        print(jsonlib.dumps(status_json(answer), indent=2))
+    else:
+        console().print(render(answer))
+    return 0
+
+
+def console() -> Console:
+    """stdout; wide when it is not a terminal, so that nothing is cut in a pipe."""
+    found = Console()
+    return found if found.is_terminal else Console(width=PIPE_WIDTH)
+
+
+async def _once(where: CoordinatorAddress, tls: TlsSettings) -> pb.Status:
+    async with connect(where, tls) as stub:
+        answer: pb.Status = await stub.GetStatus(pb.StatusRequest(), timeout=CALL_TIMEOUT_S)
+        return answer
+
+
+async def _watch(json: bool, where: CoordinatorAddress, tls: TlsSettings) -> int:
+    """Until interrupted. A coordinator that goes away is waited for, once it has answered."""
+    with _screen(json) as show:
+        seen = False
+        while True:
+            try:
+                async with connect(where, tls) as stub:
+                    async for change in stub.WatchStatus(pb.StatusRequest()):
+                        seen = True
+                        show(change)
+            except CoordinatorUnavailableError as error:
+                if not seen:
+                    raise
+                print(f"{error}; waiting for it", file=sys.stderr)
+            await asyncio.sleep(RETRY_S)
+
+
+@contextmanager
+def _screen(json: bool) -> Iterator[Callable[[pb.Status], None]]:
+    screen = console()
+    if json:
+        yield lambda change: print(jsonlib.dumps(status_json(change)), flush=True)
+    elif screen.is_terminal:
+        with Live(console=screen, auto_refresh=False, vertical_overflow="visible") as live:
+            yield lambda change: live.update(render(change), refresh=True)
+    else:
+        shown_s = float("-inf")
+
+        def print_tables(change: pb.Status) -> None:
+            nonlocal shown_s
+            if boot_now() >= shown_s + LINES_INTERVAL_S:
+                shown_s = boot_now()
+                screen.print(render(change))
+
+        yield print_tables
+
+
+def render(answer: pb.Status) -> RenderableType:
+    return Group(f"run {answer.run}", _relays(answer), _publications(answer))
+
+
+def _relays(answer: pb.Status) -> Table:
+    columns = ("relay", "state", "chain", "parent", "held", "received", "verified", "installed", "down", "up", "reason")
+    table = Table(*columns, title="Relays", title_justify="left")
+    for r in answer.relays:
+        table.add_row(
+            r.name,
+            r.state,
+            f"{r.chain + 1}.{r.position + 1}" if r.chain >= 0 else "",
+            r.parent,
+            f"{r.progress:.0%}",
+            *(str(v or "") for v in (r.received, r.verified, r.installed)),
+            format_rate(r.downlink_bytes_per_s),
+            f"{format_rate(r.uplink_bytes_per_s)} ({r.source})",
+            r.reason,
+        )
+    return table
+
+
+def _publications(answer: pb.Status) -> Table:
+    columns = ("version", "state", "size", "received", "verified", "installed", "lost", "T(0.5)", "T(0.9)", "T(1.0)")
+    table = Table(*columns, "floor", "chains", "root", "reason", title="Publications", title_justify="left")
+    for p in answer.publications[:PUBLICATIONS_SHOWN_MAX]:
+        f = p.fractions
+        table.add_row(
+            str(p.version),
+            p.state,
+            format_size(p.payload_bytes),
+            *(f"{fraction:.0%}" for fraction in (f.received, f.verified, f.installed)),
+            " ".join(p.lost),
+            *(format_duration(p.t_bcast[key]) if key in p.t_bcast else "" for key in ("0.5", "0.9", "1.0")),
+            format_duration(p.floor_s) if p.HasField("floor_s") else "",
+            str(len(p.chains)),
+            p.root.partition(":")[2][:12],
+            p.reason,
+        )
+    return table
