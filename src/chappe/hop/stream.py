@@ -9,9 +9,9 @@ Fetch and Push share it. Decides only what goes next, and never waits for anythi
     all that was asked for sent ─▶ End(COMPLETE)
     nothing to send ─────────────▶ wait for the source, Watermark at least twice a second
 
-A child that stops reading blocks its own `write` only: it costs a cursor, one message and the HTTP/2 window. Chunks go as
-they arrive; a message takes several of them only when several are here and the link has shown that it carries them
-within the chunk time, so that the child, which cannot forward before a message is whole, never waits for a batch.
+A child that stops reading blocks its own `write` only: it costs a cursor, one message and the HTTP/2 window. Chunks go
+as they arrive; a message takes several of them only when several are here and the link has shown that it carries them
+within the chunk time: the child cannot forward before a message is whole, and must not wait for a batch.
 """
 
 from __future__ import annotations
