@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -242,3 +244,25 @@ def test_open_files_are_few_and_stay_open_while_used(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
     with pytest.raises(SnapshotError, match="has ended"):
         files.get(0)
+
+
+def test_memory_does_not_grow_with_the_payload(tmp_path: Path) -> None:
+    """The peak of a process that hashes 1 GiB (sparse), against one that hashes 1 MiB."""
+    script = (
+        "import asyncio, resource, sys; from pathlib import Path;"
+        "from chappe.origin.scan import scan; from chappe.origin.source import OriginObject\n"
+        "async def run():\n"
+        "    origin = OriginObject(scan(Path(sys.argv[1])), 'a' * 32, 1 << 16)\n"
+        "    await origin.hash()\n"
+        "    for chunk in range(origin.manifest.chunks_total): origin.read_chunk(chunk)\n"
+        "asyncio.run(run()); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    peaks_kib = []
+    for payload_bytes in (1 << 20, 1 << 30):
+        file = tmp_path / f"{payload_bytes}.safetensors"
+        head = build_header([TensorSpec("w", "U8", (payload_bytes,))])
+        file.write_bytes(head)
+        os.truncate(file, len(head) + payload_bytes)
+        run = subprocess.run([sys.executable, "-c", script, str(file)], check=True, capture_output=True, text=True)
+        peaks_kib.append(int(run.stdout))
+    assert peaks_kib[1] - peaks_kib[0] < 32 << 10, peaks_kib
