@@ -34,6 +34,7 @@ from chappe.errors import UsageError
 from chappe.origin.scan import scan
 from chappe.units import format_duration, format_rate, format_size
 
+HELP = "Broadcast a model to relays on this machine through chains and as a star, and check every copy."
 TABLE_WIDTH = 120  # in a pipe
 
 
@@ -66,11 +67,7 @@ class Run:
     different: tuple[str, ...]
 
 
-app = make_app(
-    "demo",
-    "Broadcast a model to relays on this machine through chains and as a star, and check every copy.",
-    example="make demo DEMO_ARGS='--snapshot ./my-model --rate 20MB'",
-)
+app = make_app("demo", HELP, example="make demo DEMO_ARGS='--snapshot ./my-model --rate 20MB'")
 
 
 @app.default
