@@ -1,0 +1,71 @@
+"""What an answer of the coordinator to a publisher means: an error to raise, or a call to make again."""
+
+from __future__ import annotations
+
+import random
+
+import grpc
+import grpc.aio
+
+from chappe.core.effects import PublishErrorKind
+from chappe.errors import (
+    ChappeError,
+    PublicationCancelledError,
+    PublicationFailedError,
+    RefusedError,
+    SupersededError,
+    UsageError,
+    VersionConflictError,
+)
+
+ERROR_KIND_METADATA = "chappe-error-kind"
+"""Trailing metadata of a refused call, a PublishErrorKind: gRPC's codes do not tell superseded from failed."""
+
+_ERRORS: dict[str, type[ChappeError]] = {
+    PublishErrorKind.CONFLICT: VersionConflictError,
+    PublishErrorKind.INVALID: UsageError,
+    PublishErrorKind.NO_WORKERS: PublicationFailedError,
+    PublishErrorKind.NOT_FOUND: PublicationFailedError,
+    PublishErrorKind.FAILED: PublicationFailedError,
+    PublishErrorKind.CANCELLED: PublicationCancelledError,
+    PublishErrorKind.SUPERSEDED: SupersededError,
+}
+REFUSED_CODES = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+"""Asking again would change nothing."""
+_RETRY_S_MIN, _RETRY_S_MAX = 0.1, 2.0
+
+
+def _kind(error: grpc.aio.AioRpcError) -> str:
+    for key, value in error.trailing_metadata() or ():
+        if key == ERROR_KIND_METADATA:
+            return value if isinstance(value, str) else value.decode()
+    return ""
+
+
+def is_transient(error: grpc.aio.AioRpcError) -> bool:
+    """The coordinator is away, and may come back."""
+    return not _kind(error) and error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+def explain(error: grpc.aio.AioRpcError, what: str) -> ChappeError:
+    """The error for the caller."""
+    details = error.details() or error.code().name
+    kind = _kind(error)
+    if kind in _ERRORS:
+        return _ERRORS[kind](details)
+    if error.code() in REFUSED_CODES:
+        return RefusedError(f"the coordinator does not take {what}: {details}")
+    return PublicationFailedError(f"{what}: {error.code().name}: {details}")
+
+
+def retry_delay_s(failures: int) -> float:
+    """Longer after each failure in a row, with jitter, so that a restarted coordinator is not met by all at once."""
+    return min(_RETRY_S_MAX, _RETRY_S_MIN * 2.0 ** min(failures - 1, 8)) * random.uniform(0.5, 1.5)  # noqa: S311

@@ -1,0 +1,243 @@
+"""The life of one publication at its origin: the Publish call, serving, hashing, and what each answer comes to.
+
+    Publish call ──▶ Accepted ──▶ Offer, serve ──▶ hash, page by page ──▶ root announced ──▶ ... ──▶ finished
+               └──▶ AlreadyPublished: hash here, compare, send nothing
+
+Decides nothing about the fleet. Here is decided what an answer of the coordinator means to the caller, and when a
+call is made again: a coordinator that is away is waited for, and finds the publication by its object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import grpc
+import grpc.aio
+import structlog
+
+from chappe.clock import boot_now
+from chappe.core.digest import ALGORITHMS
+from chappe.errors import (
+    ChappeError,
+    CoordinatorUnavailableError,
+    PublicationCancelledError,
+    PublicationFailedError,
+    SnapshotChangedError,
+    SnapshotError,
+    VersionConflictError,
+)
+from chappe.origin.calls import explain, is_transient, retry_delay_s
+from chappe.origin.hashing import hash_snapshot
+from chappe.origin.node import OriginNode
+from chappe.origin.scan import Snapshot
+from chappe.origin.session import ObjectOffer
+from chappe.origin.source import OriginObject
+from chappe.origin.spool import SpooledSnapshot
+from chappe.publication import AsyncPublication, PublicationStatus
+from chappe.v1 import coordinator_pb2 as pb
+
+log = structlog.get_logger(__name__)
+
+_CANCEL_TIMEOUT_S = 5.0
+_SETTLED = frozenset({"closed", "superseded"})
+
+
+class PublishJob:
+    """One publication on an open node. `start` it once; `release` frees all it holds. `forget` is called then."""
+
+    def __init__(
+        self,
+        node: OriginNode,
+        request: pb.PublishRequest,
+        started_s: float,
+        snapshot: Snapshot,
+        spool: SpooledSnapshot | None,
+        forget: Callable[[PublishJob], None],
+    ) -> None:
+        self.object_id = request.object_id
+        self.spool = spool
+        self._node, self._request, self._started_s, self._snapshot = node, request, started_s, snapshot
+        self._forget = forget
+        self._object: OriginObject | None = None
+        self._accepted = False
+        self._hashing: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.publication = AsyncPublication(
+            self.object_id, request.version or None, request.until, self._follow, self._cancel
+        )
+
+    def start(self) -> None:
+        self._spawn(self._drive())
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine, name=f"publication {self.object_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    @property
+    def _what(self) -> str:
+        return f"version {self.publication.version}" if self.publication.version else "the next version"
+
+    # ---- the Publish call ------------------------------------------------------------------------------------------
+
+    async def _drive(self) -> None:
+        try:
+            status = await self._follow(self.publication.until)
+        except (ChappeError, OSError) as error:
+            self.publication.fail(error)
+            await self.release()
+        else:
+            self.publication.finish(status)
+
+    async def _follow(self, until: float) -> PublicationStatus:
+        """Call Publish until the coordinator says that `until` is reached. Raises what the publication came to."""
+        failures = 0
+        while True:
+            if self._node.closed:
+                raise PublicationFailedError(f"the publisher was closed: `chappe status` says how far {self._what} got")
+            await self._node.session.ready(None)  # a request names an origin that has joined
+            request = pb.PublishRequest()
+            request.CopyFrom(self._request)
+            request.until = until
+            request.elapsed_s = boot_now() - self._started_s
+            if self._accepted:
+                request.version = self.publication.version or 0
+            try:
+                async for event in self._node.coordinator.Publish(request):
+                    failures = 0
+                    if (status := await self._take(event, until)) is not None:
+                        return status
+            except grpc.aio.AioRpcError as error:
+                if not is_transient(error):
+                    raise explain(error, self._what) from error
+                log.warning("publish_call_lost", object_id=self.object_id, problem=error.details())
+            failures += 1
+            await asyncio.sleep(retry_delay_s(failures))
+
+    async def _take(self, event: pb.PublishEvent, until: float) -> PublicationStatus | None:
+        """Act on one event; the final status if it is the last."""
+        match event.WhichOneof("message"):
+            case "accepted":
+                self._begin(event.accepted)
+            case "already":
+                return await self._compare(event.already, until)
+            case "progress":
+                self.publication.update(PublicationStatus.from_message(event.progress))
+            case "finished":
+                return PublicationStatus.from_message(event.finished)
+        return None
+
+    def _begin(self, accepted: pb.Accepted) -> None:
+        """Serve the object. Once: a call that was made again is accepted again."""
+        self._accepted = True
+        self.publication.accepted(accepted.version)
+        if self._object is not None:
+            return
+        source = OriginObject(self._snapshot, self.object_id, accepted.chunk_bytes, on_failed=self._on_failed)
+        self._object = source
+        self._node.catalog.add(source)
+        self._node.session.offer(
+            ObjectOffer(
+                object_id=self.object_id,
+                version=accepted.version,
+                payload_bytes=source.manifest.payload_bytes,
+                snapshot_bytes=self._snapshot.snapshot_bytes,
+                chunks_total=source.manifest.chunks_total,
+            )
+        )
+        self._hashing = self._spawn(self._hash(source))
+
+    async def _compare(self, already: pb.AlreadyPublished, until: float) -> PublicationStatus:
+        """The version's root was announced before: the same bytes are a success without a byte sent."""
+        algorithm = ALGORITHMS.get(already.root.partition(":")[0])
+        if algorithm is None:
+            raise PublicationFailedError(f"{self._what} exists with the root {already.root}, of a kind unknown here")
+        root = await asyncio.get_running_loop().run_in_executor(None, hash_snapshot, self._snapshot, algorithm)
+        if root != already.root:
+            raise VersionConflictError(
+                f"{self._what} exists with other bytes (its root is {already.root}, that of this snapshot {root}): "
+                "publish under a newer version"
+            )
+        status = PublicationStatus.from_message(already.publication)
+        if status.state in _SETTLED or status.installed_fraction >= until or not status.objects:
+            return status
+        self.publication.update(status)
+        self._request.object_id = status.objects[0]  # still under way, from whoever has it: wait for that
+        return await self._follow(until)
+
+    # ---- the source ------------------------------------------------------------------------------------------------
+
+    async def _hash(self, source: OriginObject) -> None:
+        try:
+            root = await source.hash()
+        except SnapshotError as error:
+            self.publication.fail(error)
+        else:
+            self._node.session.announce_root(self.object_id, root)
+
+    def _on_failed(self, reason: str) -> None:
+        """The source cannot be served any more: it changed, or cannot be read."""
+        log.error("source_failed", object_id=self.object_id, version=self.publication.version, reason=reason)
+        self._node.session.source_failed(self.object_id, reason)
+        self._node.catalog.remove(self.object_id)
+        if self._hashing is not None and self._hashing.done():  # else the hashing itself says what happened
+            self.publication.fail(SnapshotChangedError(reason))
+
+    # ---- ending ----------------------------------------------------------------------------------------------------
+
+    async def _cancel(self) -> None:
+        unreached = ""
+        try:
+            async with asyncio.timeout(_CANCEL_TIMEOUT_S):
+                await self._cancel_at_coordinator()
+        except TimeoutError:
+            unreached = "it does not answer"
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.NOT_FOUND:
+                unreached = error.details() or error.code().name
+        self.publication.fail(PublicationCancelledError(f"{self._what} was cancelled"))
+        await self.release()
+        if unreached:
+            raise CoordinatorUnavailableError(
+                f"{self._what} is not served any more, but the coordinator did not take the cancellation "
+                f"({unreached}): run `chappe cancel {self.publication.version or 'VERSION'}` when it is back"
+            )
+
+    async def _cancel_at_coordinator(self) -> None:
+        while not self._accepted and not self.publication.done:  # a version is cancelled, and it has none yet
+            await self.publication.changed()
+        if not self.publication.done:
+            await self._node.coordinator.Cancel(pb.CancelRequest(version=self.publication.version))
+
+    def take_back(self, reason: str) -> None:
+        """Tell the coordinator that this origin does not hold the object any more. `release` it then."""
+        if self._object is not None:
+            self._node.session.source_failed(self.object_id, reason)
+
+    def unwanted(self) -> None:
+        """The coordinator wants nothing of the object any more; how the publication ended, its own stream says."""
+        self._stop_serving()
+        if self.publication.done:
+            self._forget(self)
+
+    def _stop_serving(self) -> None:
+        if self._hashing is not None:
+            self._hashing.cancel()
+        self._node.session.withdraw(self.object_id)
+        self._node.catalog.remove(self.object_id)
+        if self._object is not None:
+            self._object.close()
+        if self.spool is not None:
+            self.spool.close()
+
+    async def release(self) -> None:
+        """Stop serving, end what runs (but not the caller), let the copy go. Idempotent."""
+        self._stop_serving()
+        self._forget(self)
+        tasks = self._tasks - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

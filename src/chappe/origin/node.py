@@ -1,0 +1,179 @@
+"""An origin as a node of the fleet: its settings, its server for children, its session with the coordinator.
+
+Holds no publication: who opens it puts sources into `catalog` and offers into `session`.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import uuid4
+
+import grpc.aio
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from chappe.errors import UsageError
+from chappe.hop.catalog import Catalog
+from chappe.hop.guard import EdgeGuard
+from chappe.hop.limits import TokenBucket
+from chappe.hop.net import (
+    COORDINATOR_NAME,
+    Address,
+    RunningServer,
+    Tls,
+    advertised_address,
+    check_plaintext,
+    open_channel,
+    open_server,
+    parse_address,
+)
+from chappe.hop.server import RELAY_SERVICE, RelayService
+from chappe.origin.session import OriginSession
+from chappe.units import parse_rate
+from chappe.v1 import coordinator_pb2_grpc
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class OriginSettings:
+    """Everything an origin needs to know before it opens, checked."""
+
+    coordinator: Address
+    listen: Address
+    advertise: Address | None
+    uplink_bytes_per_s: float | None
+    limit_uplink_bytes_per_s: float | None
+    tls: Tls | None
+    name: str
+    worker_id: str
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        coordinator: str,
+        listen: str,
+        advertise: str | None,
+        uplink: str | float | None,
+        limit_uplink: str | float | None,
+        tls: Tls | None,
+        insecure: bool,
+        name: str | None,
+    ) -> OriginSettings:
+        """Raises UsageError naming the argument."""
+        dialled = parse_address(coordinator, "127.0.0.1")
+        bound = parse_address(listen, "127.0.0.1")
+        reached = parse_address(advertise) if advertise is not None else None
+        check_plaintext({"--coordinator": dialled, "--listen": bound}, tls, insecure)
+        worker_id = uuid4().hex
+        return cls(
+            coordinator=dialled,
+            listen=bound,
+            advertise=reached,
+            uplink_bytes_per_s=_rate("uplink", uplink),
+            limit_uplink_bytes_per_s=_rate("limit_uplink", limit_uplink),
+            tls=tls,
+            name=name or (_certificate_name(tls) if tls is not None else _default_name(worker_id)),
+            worker_id=worker_id,
+        )
+
+
+def _rate(name: str, value: str | float | None) -> float | None:
+    if value is None or isinstance(value, str):
+        return parse_rate(value) if value is not None else None
+    if not value > 0:
+        raise UsageError(f"{name}={value!r}: a rate in bytes per second is more than zero")
+    return float(value)
+
+
+def _default_name(worker_id: str) -> str:
+    """Unique, because two origins of a fleet may not have one name and a host may run several publishers."""
+    host = _NOT_IN_NAMES.sub("-", socket.gethostname().partition(".")[0]).strip("-._") or "host"
+    return f"origin-{host}-{worker_id[:6]}"
+
+
+def _certificate_name(tls: Tls) -> str:
+    names = x509.load_pem_x509_certificates(tls.cert)[0].subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    if not names:
+        raise UsageError("the certificate names nobody: give name=, or issue one with `chappe keys issue NAME`")
+    return str(names[0].value)
+
+
+class OriginNode:
+    """Open while something is to be published. `on_unwanted`: see OriginSession."""
+
+    def __init__(self, settings: OriginSettings, on_unwanted: Callable[[str], None]) -> None:
+        self.settings = settings
+        self.catalog = Catalog()
+        self.guard = EdgeGuard(settings.worker_id)
+        self.uplink = TokenBucket(settings.limit_uplink_bytes_per_s) if settings.limit_uplink_bytes_per_s else None
+        self.closed = False
+        self._on_unwanted = on_unwanted
+        self._channel: grpc.aio.Channel | None = None
+        self._server: RunningServer | None = None
+        self._service: RelayService | None = None
+        self._session: OriginSession | None = None
+
+    @property
+    def address(self) -> str:
+        """Where workers dial it."""
+        assert self._server is not None
+        return str(advertised_address(self._server.address, self.settings.advertise, self.settings.coordinator))
+
+    @property
+    def session(self) -> OriginSession:
+        assert self._session is not None
+        return self._session
+
+    @property
+    def coordinator(self) -> coordinator_pb2_grpc.CoordinatorStub:
+        """For calls other than Join."""
+        if self._channel is None:
+            self._channel = self._dial()
+        return coordinator_pb2_grpc.CoordinatorStub(self._channel)
+
+    def _dial(self) -> grpc.aio.Channel:
+        return open_channel(self.settings.coordinator, self.settings.tls, COORDINATOR_NAME)
+
+    async def open(self, timeout_s: float) -> None:
+        """Listen and join. Raises ConfigError, CoordinatorUnavailableError, RefusedError; close it then."""
+        self._service = RelayService(self.catalog, self.guard, uplink=self.uplink)
+        self._server = await open_server(
+            self.settings.listen,
+            self.settings.tls,
+            {RELAY_SERVICE: self._service.add_to},
+        )
+        self._session = OriginSession(
+            worker_id=self.settings.worker_id,
+            name=self.settings.name,
+            address=self.address,
+            uplink_bytes_per_s=self.settings.uplink_bytes_per_s,
+            open_channel=self._dial,
+            coordinator=str(self.settings.coordinator),
+            guard=self.guard,
+            on_unwanted=self._on_unwanted,
+        )
+        self._session.start()
+        await self._session.ready(timeout_s)
+
+    async def leave(self, timeout_s: float) -> None:
+        """Leave the fleet while still serving, so that children are moved before their streams end."""
+        if self._session is not None:
+            await self._session.leave(timeout_s)
+
+    async def close(self, grace_s: float) -> None:
+        """End every stream and stop listening."""
+        self.closed = True
+        await self.leave(0.0)
+        if self._service is not None:
+            self._service.leave()
+        if self._server is not None:
+            await self._server.stop(grace_s)
+            self._server = None
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = None

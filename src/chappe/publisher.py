@@ -1,0 +1,277 @@
+"""The trainer's side: an origin that stays open between publications.
+
+    publish(path)     check the files ──▶ returns    the files must stay as they are until the publication is done
+    publish(tensors)  copy them once ───▶ returns    the tensors may be changed at once
+
+What happens to a publication afterwards is `chappe.origin.job`. Decided here is how long a copy of tensors is held:
+until the coordinator does not want it any more, the publisher is closed, or other tensors are to be copied and this
+publication has finished (so that in the rhythm of a trainer there is one copy, never two).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+from chappe.clock import boot_now
+from chappe.errors import PublicationFailedError, UsageError
+from chappe.hop.net import Tls
+from chappe.loop_thread import LoopThread, shared_loop
+from chappe.origin.job import PublishJob
+from chappe.origin.node import OriginNode, OriginSettings
+from chappe.origin.scan import Snapshot, scan
+from chappe.origin.spool import SpooledSnapshot, spool_tensors
+from chappe.publication import AsyncPublication, Publication, check_fraction
+from chappe.v1 import coordinator_pb2 as pb
+
+Tensors = Mapping[str, Any]
+"""Names to torch or numpy tensors, as `model.state_dict()` gives them."""
+Source = str | os.PathLike[str] | Tensors
+
+TOPOLOGIES = {"chains": pb.TOPOLOGY_CHAINS, "star": pb.TOPOLOGY_STAR}
+CLOSE_TIMEOUT_S = 3.0
+
+
+class AsyncPublisher:
+    """Publishes snapshots to the fleet of one coordinator. Use it in `async with`, on one event loop.
+
+    - `listen`, `advertise`: where this origin serves, and how workers reach it where that is another address.
+    - `uplink`: what the host can send, as `300mbit` or bytes per second, for planning. `limit_uplink` caps it.
+    - `tls`: as `chappe.hop.net.load_tls` reads it; without, addresses beyond loopback need `insecure=True`.
+    - `name`: of this origin in the fleet; with TLS it must be, and is by default, the certificate's.
+    - `spool`: where copies of tensors are put; by default /dev/shm if there is room, else the temporary directory.
+    """
+
+    def __init__(
+        self,
+        coordinator: str,
+        *,
+        listen: str = "127.0.0.1:0",
+        advertise: str | None = None,
+        uplink: str | float | None = None,
+        limit_uplink: str | float | None = None,
+        tls: Tls | None = None,
+        insecure: bool = False,
+        name: str | None = None,
+        spool: str | os.PathLike[str] | None = None,
+        open_timeout_s: float = 10.0,
+    ) -> None:
+        self._settings = OriginSettings.parse(
+            coordinator=coordinator,
+            listen=listen,
+            advertise=advertise,
+            uplink=uplink,
+            limit_uplink=limit_uplink,
+            tls=tls,
+            insecure=insecure,
+            name=name,
+        )
+        self._spool_directory = Path(spool) if spool is not None else None
+        self._open_timeout_s = open_timeout_s
+        self._node: OriginNode | None = None
+        self._jobs: dict[str, PublishJob] = {}
+
+    # ---- life ------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        """Serve, and join the fleet. Raises CoordinatorUnavailableError, RefusedError, ConfigError."""
+        if self._node is None:
+            node = OriginNode(self._settings, self._unwanted)
+            self._node = node
+            try:
+                await node.open(self._open_timeout_s)
+            except BaseException:
+                self._node = None
+                await node.close(0.0)
+                raise
+        return self
+
+    async def close(self) -> None:
+        """Stop serving. What has not finished fails here; workers that hold everything go on without this origin."""
+        node, self._node = self._node, None
+        if node is None:
+            return
+        for job in list(self._jobs.values()):
+            job.publication.fail(
+                PublicationFailedError(
+                    f"the publisher was closed before version {job.publication.version or '(not chosen yet)'} "
+                    "had finished"
+                )
+            )
+        await node.leave(CLOSE_TIMEOUT_S)
+        for job in list(self._jobs.values()):
+            await job.release()
+        await node.close(CLOSE_TIMEOUT_S)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def address(self) -> str:
+        """Where workers dial this origin."""
+        return self._opened().address
+
+    @property
+    def name(self) -> str:
+        return self._settings.name
+
+    @property
+    def run(self) -> str:
+        return self._opened().session.run
+
+    def _opened(self) -> OriginNode:
+        if self._node is None:
+            raise UsageError("the publisher is not open: use it in a `with` block, or call open()")
+        return self._node
+
+    # ---- publishing ------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        source: Source,
+        version: int | None = None,
+        *,
+        until: float = 1.0,
+        topology: str = "chains",
+        chains: int = 0,
+    ) -> AsyncPublication:
+        """Start a publication, and return when `source` may be left alone.
+
+        A path (one .safetensors file, or a Hugging Face directory) is checked and served in place: its files must not
+        change until the publication is done, and one that does fails it. Tensors are copied once and may change as soon
+        as this returns. `version` None takes the next one; `chains` 0 leaves their number to the planner.
+
+        Raises SnapshotError for what is not a snapshot, UsageError. Everything later comes out of the publication.
+        """
+        started_s = boot_now()
+        node = self._opened()
+        request = pb.PublishRequest(
+            origin_id=node.session.worker_id,
+            version=_checked_version(version),
+            until=check_fraction(until, "until"),
+            topology=_checked_topology(topology),
+            chains=_checked_chains(chains),
+            object_id=uuid4().hex,
+        )
+        snapshot, spool = await self._take(source)
+        if node is not self._node:  # closed meanwhile
+            _close_spool(spool)
+            self._opened()
+        request.snapshot_bytes = snapshot.snapshot_bytes
+        job = PublishJob(node, request, started_s, snapshot, spool, self._forget)
+        self._jobs[job.object_id] = job
+        job.start()
+        return job.publication
+
+    async def _take(self, source: Source) -> tuple[Snapshot, SpooledSnapshot | None]:
+        loop = asyncio.get_running_loop()
+        if not isinstance(source, Mapping):
+            return await loop.run_in_executor(None, scan, Path(source)), None
+        for job in list(self._jobs.values()):
+            if job.spool is not None and job.publication.done:  # or there would be two copies
+                job.take_back("the publisher let its copy go, to take the next one")
+                await job.release()
+        settle_devices()
+        spool = await loop.run_in_executor(None, spool_tensors, source, self._spool_directory)
+        return spool.snapshot, spool
+
+    def _unwanted(self, object_id: str) -> None:
+        if (job := self._jobs.get(object_id)) is not None:
+            job.unwanted()
+
+    def _forget(self, job: PublishJob) -> None:
+        self._jobs.pop(job.object_id, None)
+
+
+class Publisher:
+    """`AsyncPublisher` for threads without an event loop: the same methods, blocking. Use it in a `with` block."""
+
+    def __init__(self, coordinator: str, **settings: Any) -> None:
+        self._publisher = AsyncPublisher(coordinator, **settings)
+        self._thread: LoopThread = shared_loop()
+
+    def open(self) -> Self:
+        self._thread.run(self._publisher.open())
+        return self
+
+    def close(self) -> None:
+        self._thread.run(self._publisher.close())
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        return self._publisher.address
+
+    @property
+    def name(self) -> str:
+        return self._publisher.name
+
+    @property
+    def run(self) -> str:
+        return self._publisher.run
+
+    def publish(
+        self,
+        source: Source,
+        version: int | None = None,
+        *,
+        until: float = 1.0,
+        topology: str = "chains",
+        chains: int = 0,
+    ) -> Publication:
+        """As `AsyncPublisher.publish`."""
+        if isinstance(source, Mapping):
+            settle_devices()  # of the thread that computed them
+        publication = self._thread.run(
+            self._publisher.publish(source, version, until=until, topology=topology, chains=chains)
+        )
+        return Publication(publication, self._thread)
+
+
+def settle_devices() -> None:
+    """Wait for what this process's GPUs still have to compute: another thread's copy would not."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(device)
+
+
+def _close_spool(spool: SpooledSnapshot | None) -> None:
+    if spool is not None:
+        spool.close()
+
+
+def _checked_version(version: int | None) -> int:
+    if version is not None and version < 1:
+        raise UsageError(f"version={version!r}: versions begin at 1")
+    return version or 0
+
+
+def _checked_topology(topology: str) -> pb.Topology:
+    if topology not in TOPOLOGIES:
+        raise UsageError(f"topology={topology!r} is not one of {', '.join(TOPOLOGIES)}")
+    return TOPOLOGIES[topology]
+
+
+def _checked_chains(chains: int) -> int:
+    if chains < 0:
+        raise UsageError(f"chains={chains!r}: give a number of chains, or 0 for the planner's")
+    return chains
