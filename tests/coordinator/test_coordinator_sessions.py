@@ -65,7 +65,7 @@ async def test_an_error_ends_the_stream_at_once_and_the_first_end_counts() -> No
 
 def watcher() -> PublishWatcher:
     elapsed = iter(range(1000))
-    return PublishWatcher("o", lambda: pb.PublicationStatus(elapsed_s=next(elapsed)))
+    return PublishWatcher(lambda: pb.PublicationStatus(elapsed_s=next(elapsed)))
 
 
 ACCEPTED = pb.PublishEvent(accepted=pb.Accepted(version=3))

@@ -1,16 +1,16 @@
-"""Between the coordinator's messages and the fleet's events and effects; what a peer sends is checked here, once.
+"""From what nodes and publishers send to the fleet's events; it is checked here, once.
 
 A message that cannot be true raises PeerError: the service ends the stream with it. Nothing here decides anything about
-the fleet, does I/O or knows a stream. Signing is handed in, so that the key stays with the runner.
+the fleet, does I/O or knows a stream. The other direction is `chappe.coordinator.assignments`.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from chappe.core import effects, events
+from chappe.core import events
 from chappe.core.ranges import Range
 from chappe.core.reasons import ParentLossReason
 from chappe.errors import PeerError
@@ -46,16 +46,13 @@ _TOPOLOGIES = {
     pb.TOPOLOGY_CHAINS: events.Topology.CHAINS,
     pb.TOPOLOGY_STAR: events.Topology.STAR,
 }
-_KINDS = {
+KINDS = {
     relay_pb2.OBJECT_KIND_FULL: "full",
     relay_pb2.OBJECT_KIND_FULL_COMPRESSED: "full-compressed",
     relay_pb2.OBJECT_KIND_DELTA: "delta",
 }
-_KIND_NUMBERS = {name: number for number, name in _KINDS.items()}
 _ORIGIN_ONLY = frozenset({"offer", "root", "source_failed"})
 _RELAY_ONLY = frozenset({"parent_connected", "parent_lost"})
-
-Sign = Callable[[relay_pb2.EdgeClaims], relay_pb2.EdgeToken]
 
 
 # ---- checks --------------------------------------------------------------------------------------------------------
@@ -213,7 +210,7 @@ def _loss_reason(value: str) -> ParentLossReason:
 
 
 def _offer(offer: pb.Offer, worker_id: str, session: int) -> events.Offered:
-    kind = _KINDS.get(offer.kind)
+    kind = KINDS.get(offer.kind)
     if kind is None:
         raise PeerError(f"kind {offer.kind} of object {offer.object_id[:80]!r} is unknown")
     if offer.chunks_total > CHUNK_LIMIT:
@@ -251,76 +248,3 @@ def decode_publish(request: pb.PublishRequest, number: int) -> events.PublishReq
         snapshot_bytes=request.snapshot_bytes,
         elapsed_s=request.elapsed_s,
     )
-
-
-# ---- down ----------------------------------------------------------------------------------------------------------
-
-
-def encode_assignment(assign: effects.Assign, run: str, sign: Sign) -> pb.JoinReply:
-    """The message for one node, with a token for its parent, each fallback, and each child it may have to dial."""
-
-    def token(edge: effects.Edge, slot: int, parent: str, epoch: int, *, fallback: bool) -> relay_pb2.EdgeToken:
-        return sign(
-            relay_pb2.EdgeClaims(
-                run=run,
-                object_id=edge.object_id,
-                stripe=edge.stripe,
-                slot=slot,
-                parent=parent,
-                child=assign.worker_id,
-                child_generation=assign.generation,
-                epoch=epoch,
-                fallback=fallback,
-            )
-        )
-
-    message = pb.Assignment(epoch=assign.epoch, keep_versions=assign.keep_versions)
-    for target in assign.targets:
-        message.targets.add(
-            object_id=target.object_id,
-            version=target.version,
-            root=target.root,
-            kind=_KIND_NUMBERS[target.kind],
-            payload_bytes=target.payload_bytes,
-            snapshot_bytes=target.snapshot_bytes,
-        )
-    for edge in assign.edges:
-        encoded = message.edges.add(
-            object_id=edge.object_id, stripe=edge.stripe, epoch=edge.epoch, dialer=pb.DIALER_CHILD
-        )
-        if edge.parent is not None:
-            encoded.parent.CopyFrom(_peer(edge.parent))
-            encoded.token.CopyFrom(token(edge, edge.slot, edge.parent.worker_id, edge.epoch, fallback=False))
-        for other in edge.fallbacks:
-            encoded.fallbacks.add(
-                parent=_peer(other.parent),
-                token=token(edge, other.slot, other.parent.worker_id, other.epoch, fallback=True),
-            )
-        for child in edge.children:
-            encoded.children.add(
-                child=_peer(child.child),
-                slot=child.slot,
-                generation=child.generation,
-                epoch=child.epoch,
-                token=sign(_child_claims(assign, edge, child, run)),
-            )
-    return pb.JoinReply(assignment=message)
-
-
-def _child_claims(
-    assign: effects.Assign, edge: effects.Edge, child: effects.ChildSlot, run: str
-) -> relay_pb2.EdgeClaims:
-    return relay_pb2.EdgeClaims(
-        run=run,
-        object_id=edge.object_id,
-        stripe=edge.stripe,
-        slot=child.slot,
-        parent=assign.worker_id,
-        child=child.child.worker_id,
-        child_generation=child.generation,
-        epoch=child.epoch,
-    )
-
-
-def _peer(peer: effects.PeerRef) -> pb.Peer:
-    return pb.Peer(worker_id=peer.worker_id, name=peer.name, address=peer.address)

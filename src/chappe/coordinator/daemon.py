@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import structlog
 
 from chappe.coordinator.config import CoordinatorSettings
+from chappe.coordinator.joins import Terms
 from chappe.coordinator.machine import FleetMachine
 from chappe.coordinator.metrics import CoordinatorMetrics
 from chappe.coordinator.runclock import RunClock, read_boot_id
 from chappe.coordinator.runner import Runner
-from chappe.coordinator.service import CoordinatorService, Terms
+from chappe.coordinator.service import CoordinatorService
 from chappe.coordinator.state import StateStore
 from chappe.core.events import Tick
 from chappe.core.state import FleetConfig
@@ -47,10 +48,15 @@ class Coordinator:
     http: HttpServer | None
     machine: FleetMachine
     runner: Runner
+    _close: Callable[[], Awaitable[None]]
 
     @property
     def stopped(self) -> asyncio.Event:
         return self.runner.stopped
+
+    async def close(self) -> None:
+        """Stop now; leaving the block does it too."""
+        await self._close()
 
 
 @asynccontextmanager
@@ -89,7 +95,7 @@ async def open_coordinator(settings: CoordinatorSettings) -> AsyncIterator[Coord
             state=store.shown,
             tls=tls is not None,
         )
-        yield Coordinator(stored.run, server.address, http, machine, runner)
+        yield Coordinator(stored.run, server.address, http, machine, runner, stack.aclose)
 
 
 def _adder(service: CoordinatorService) -> Callable[[object], None]:

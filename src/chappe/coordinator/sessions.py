@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 import grpc
 
+from chappe.coordinator.codec import ERROR_KIND_METADATA
 from chappe.core.effects import Assign
 from chappe.v1 import coordinator_pb2 as pb
 
@@ -77,7 +79,6 @@ class Outbox:
 class PublishWatcher:
     """One caller of Publish."""
 
-    object_id: str
     render: Callable[[], pb.PublicationStatus | None]
     """The publication as it is now."""
     ended: bool = False
@@ -143,3 +144,15 @@ async def _wait(event: asyncio.Event, limit_s: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def stopping_error(cause: Exception | None = None) -> StreamError:
+    """Nodes and publishers come back to the next coordinator by themselves."""
+    return StreamError(grpc.StatusCode.UNAVAILABLE, str(cause or "the coordinator stops"))
+
+
+async def abort(context: Any, error: StreamError) -> NoReturn:
+    """End a call with the error's status."""
+    metadata = ((ERROR_KIND_METADATA, error.kind),) if error.kind else ()
+    await context.abort(error.code, error.message, trailing_metadata=metadata)
+    raise AssertionError("abort returned")
