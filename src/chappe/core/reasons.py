@@ -37,6 +37,10 @@ class RebuildReason(StrEnum):
     ORIGIN_RETURNED = "origin_returned"
     SUPERSEDED = "superseded"
     JOINED = "joined"
+    RETURNED = "returned"  # was lost or restarted out of its place
+    RESTORED = "restored"  # the version that superseded this one came to nothing
+    FINISHED_OLDER = "finished_older"  # had an older version to finish first
+    FALLBACK = "fallback"  # the child healed by its fallback token, and that was adopted
 
 
 class LostReason(StrEnum):

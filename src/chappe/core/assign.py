@@ -1,0 +1,97 @@
+"""The whole desired state of a node, derived, and sent when it differs from what was sent last.
+
+Nothing is decided here: targets follow from publications and members, edges from the layouts.
+"""
+
+from __future__ import annotations
+
+from chappe.core.context import Context
+from chappe.core.edges import EdgeMaker
+from chappe.core.effects import Assign, Edge, Target
+from chappe.core.events import Role
+from chappe.core.publication import ENDED, Publication
+from chappe.core.workers import Worker
+
+Content = tuple[tuple[Target, ...], tuple[Edge, ...], tuple[int, ...]]
+
+
+class Assignments:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._sent: dict[str, tuple[int, Content, float]] = {}  # epoch, content, when
+
+    def forget(self, worker_id: str) -> None:
+        """A new stream, or none: what was sent on the old one does not count."""
+        self._sent.pop(worker_id, None)
+
+    def sent(self, worker_id: str) -> tuple[int, float] | None:
+        """Epoch and time of the assignment in force."""
+        sent = self._sent.get(worker_id)
+        return None if sent is None else (sent[0], sent[2])
+
+    def flush(self) -> None:
+        """Send what differs: sources first, then chain by chain from the head: parents know before children ask."""
+        context = self._context
+        workers = [w for w in map(context.state.workers.get, context.dirty) if w is not None and w.connected]
+        context.dirty.clear()
+        newest_first = sorted(context.state.publications.values(), key=lambda p: -p.version)
+        keep = context.state.keep_versions
+        for worker in sorted(workers, key=lambda w: self._order(w, newest_first)):
+            content = (*self._derive(worker, newest_first), keep)
+            sent = self._sent.get(worker.worker_id)
+            if sent is not None and sent[1] == content:
+                continue
+            epoch = context.next_epoch()
+            self._sent[worker.worker_id] = (epoch, content, context.now)
+            targets, edges, keep_versions = content
+            assert worker.session is not None
+            context.send(
+                Assign(worker.worker_id, worker.session, worker.generation, epoch, targets, edges, keep_versions)
+            )
+
+    def _order(self, worker: Worker, publications: list[Publication]) -> tuple[int, int, int, str]:
+        if worker.role is Role.ORIGIN:
+            return (0, 0, 0, worker.name)
+        for publication in publications:
+            if worker.worker_id in publication.layout:
+                place = publication.layout.places(worker.worker_id)[0]
+                return (1, place.chain.slot, place.position, worker.name)
+        return (2, 0, 0, worker.name)
+
+    def _derive(self, worker: Worker, publications: list[Publication]) -> tuple[tuple[Target, ...], tuple[Edge, ...]]:
+        targets: list[Target] = []
+        edges: list[Edge] = []
+        for publication in publications:
+            maker = EdgeMaker(
+                publication.object_id,
+                publication.layout,
+                publication.edges,
+                self._context.state.workers,
+                publication.origin_id,
+                self._context.next_epoch,
+            )
+            if worker.role is Role.ORIGIN:
+                if publication.origin_id != worker.worker_id or not wanted_of_origin(publication):
+                    continue
+                edges.extend(maker.of_origin(worker))
+            else:
+                if not wanted_of_relay(publication, worker.worker_id):
+                    continue
+                edges.extend(maker.of_relay(worker))
+            targets.append(target_of(publication))
+        return tuple(targets), tuple(edges)
+
+
+def wanted_of_origin(publication: Publication) -> bool:
+    return publication.phase not in ENDED and not publication.retired and not publication.source_failed
+
+
+def wanted_of_relay(publication: Publication, worker_id: str) -> bool:
+    """Also without a place (absent, draining, leaving): what it holds of the object is worth keeping."""
+    member = publication.members.get(worker_id)
+    return publication.active and member is not None and not member.superseded and not member.deferred
+
+
+def target_of(publication: Publication) -> Target:
+    p = publication
+    return Target(p.object_id, p.version, p.root, p.kind, p.payload_bytes, p.snapshot_bytes)

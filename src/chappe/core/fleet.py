@@ -1,0 +1,191 @@
+"""The fleet machine: the one door through which the coordinator's state changes.
+
+    shell ──event, now──▶ Fleet.handle ──▶ [Persist..., messages, Assign..., WakeAt] ──▶ shell carries them out
+                             │
+                             ├─ membership   who is there            ├─ placement    who stands where, who feeds whom
+                             ├─ publishing   versions and phases     ├─ repair       complaints about parents
+                             ├─ progress     how far each is         └─ supersession which version a host finishes
+                             └─ assignments  desired state, derived at the end from all of it
+
+The machine must not know sockets, clocks, threads or databases. The same events in the same order with the same times
+give the same effects. It runs with `handle(Tick(), now)` at the time of the last `WakeAt` at the latest.
+"""
+
+from __future__ import annotations
+
+from chappe.core.assign import Assignments
+from chappe.core.context import Context
+from chappe.core.deadlines import Deadlines
+from chappe.core.effects import Effect, WakeAt
+from chappe.core.events import (
+    Acknowledged,
+    CancelRequested,
+    DrainRequested,
+    Event,
+    ForgetRequested,
+    Heard,
+    Hello,
+    HoldingChanged,
+    LeaveRequested,
+    ObjectState,
+    Offered,
+    ParentConnected,
+    ParentLost,
+    PublishRequested,
+    PublishWatcherLeft,
+    RootAnnounced,
+    SessionLost,
+    SourceFailed,
+    Tick,
+)
+from chappe.core.membership import Membership
+from chappe.core.placement import Placement
+from chappe.core.progress import Progress
+from chappe.core.publication import Phase
+from chappe.core.publishing import Publishing
+from chappe.core.reasons import RebuildReason
+from chappe.core.repair import Repair
+from chappe.core.state import FleetConfig, FleetState
+from chappe.core.supersede import Supersession
+
+__all__ = ["Fleet", "FleetConfig", "FleetState"]
+
+
+class Fleet:
+    """Owned by one runner. `state` and `config` may be read between calls (see `chappe.core.status`)."""
+
+    def __init__(self, config: FleetConfig, state: FleetState | None = None) -> None:
+        self.config = config
+        self.state = FleetState() if state is None else state
+        self._context = Context(config, self.state)
+        self._deadlines = Deadlines(config.wake_grain_s)
+        self._assignments = Assignments(self._context)
+        self._placement = Placement(self._context)
+        self._progress = Progress(self._context, self._placement)
+        self._repair = Repair(self._context, self._placement, self._assignments)
+        self._supersession = Supersession(self._context, self._placement)
+        self._membership = Membership(
+            self._context,
+            self._placement,
+            self._progress,
+            self._repair,
+            self._supersession,
+            self._assignments,
+            self._deadlines,
+        )
+        self._publishing = Publishing(self._context, self._placement, self._supersession, self._membership)
+        self._begun = False
+        self._wake_s: float | None = None
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take in one fact; `now` never goes back between calls. The only thing that changes the state."""
+        self._context.now = now
+        if not self._begun:
+            self._begin()
+        self._dispatch(event)
+        self._settle()
+        self._membership.release()
+        self._assignments.flush()
+        effects = self._context.take()
+        if self._deadlines.next_s not in (None, self._wake_s):
+            self._wake_s = self._deadlines.next_s
+            assert self._wake_s is not None
+            effects.append(WakeAt(self._wake_s))
+        return effects
+
+    def _begin(self) -> None:
+        self._begun = True
+        behind_s = self.state.saved_s - self._context.now
+        if behind_s > 0:  # the host has booted since: its clock started anew
+            for publication in self.state.publications.values():
+                publication.started_s -= behind_s
+                if publication.ended_s is not None:
+                    publication.ended_s -= behind_s
+        self._membership.restored()
+
+    def _dispatch(self, event: Event) -> None:
+        match event:
+            case Heard():
+                self._heard(event.worker_id, event.session)
+            case HoldingChanged():
+                self._holding_changed(event)
+            case Acknowledged():
+                worker = self._context.of_session(event.worker_id, event.session)
+                if worker is not None:
+                    worker.acknowledged_epoch = event.epoch
+            case Hello():
+                self._membership.hello(event)
+            case SessionLost():
+                self._membership.session_lost(event)
+            case ParentConnected():
+                self._repair.parent_connected(event)
+            case ParentLost():
+                self._repair.parent_lost(event)
+            case LeaveRequested():
+                self._membership.leave(event)
+            case Offered():
+                self._publishing.offered(event)
+            case RootAnnounced():
+                self._publishing.root_announced(event)
+            case SourceFailed():
+                self._publishing.source_failed(event)
+            case PublishRequested():
+                self._publishing.requested(event)
+            case PublishWatcherLeft():
+                self._publishing.watcher_left(event)
+            case CancelRequested():
+                self._publishing.cancel(event)
+            case DrainRequested():
+                self._membership.drain(event)
+            case ForgetRequested():
+                self._membership.forget_requested(event)
+            case Tick():
+                self._tick()
+
+    def _heard(self, worker_id: str, session: int) -> None:
+        worker = self._context.of_session(worker_id, session)
+        if worker is not None:
+            worker.heard_s = self._context.now
+
+    def _holding_changed(self, event: HoldingChanged) -> None:
+        worker = self._context.of_session(event.worker_id, event.session)
+        if worker is None:
+            return
+        publication = self._progress.take_holding(worker, event.holding)
+        if publication is None:
+            return
+        places = publication.layout.places(worker.worker_id)
+        if worker.holdings[event.holding.object_id].state is ObjectState.DISK_FULL:
+            for place in places:
+                self._placement.move_to_end(publication, place, RebuildReason.DISK_FULL)
+        if publication.origin_out or any(place.chain.rooted for place in places):
+            self._placement.heal(publication)
+        self._supersession.promote(worker)
+
+    def _tick(self) -> None:
+        late_s = 0.0 if self._wake_s is None else self._context.now - self._wake_s
+        self._wake_s = None
+        if late_s > self.config.session_grace_s:
+            self._context.log("coordinator_stalled", "leases start anew", late_s=round(late_s, 3))
+            self._membership.forgive()
+        for key in self._deadlines.pop(self._context.now):
+            kind, _, worker_id = key.partition(" ")
+            worker = self.state.workers.get(worker_id)
+            if kind == "worker" and worker is not None:
+                self._membership.review(worker)
+                self._publishing.origin_lapsed(worker)
+
+    def _settle(self) -> None:
+        """Fractions, callers, and versions that are over, until nothing changes any more."""
+        while self._context.changed:
+            object_ids = list(self._context.changed)
+            self._context.changed.clear()
+            for object_id in object_ids:
+                publication = self.state.publications.get(object_id)
+                if publication is None:
+                    continue
+                self._progress.settle(publication)
+                origin = self.state.workers.get(publication.origin_id)
+                if publication.phase is Phase.CLOSED and origin is not None and origin.lapsed:
+                    self._publishing.origin_lapsed(origin)
+            self._supersession.retire()

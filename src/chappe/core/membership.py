@@ -1,0 +1,345 @@
+"""Who is in the fleet: joining, coming back, falling silent, leaving, drained, forgotten.
+
+Decides who is taken and who is gone; what that means for chains is done by `placement`, for fractions by `progress`.
+The diagram of a worker's life is in `workers`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from chappe.core.assign import Assignments
+from chappe.core.context import Context
+from chappe.core.deadlines import Deadlines
+from chappe.core.effects import PublishErrorKind, Refuse, Release, Replace, RequestDone, RequestRefused, Welcome
+from chappe.core.events import DrainRequested, ForgetRequested, Hello, LeaveRequested, Role, SessionLost
+from chappe.core.placement import Placement
+from chappe.core.progress import Progress
+from chappe.core.publication import Member, Phase, Publication
+from chappe.core.reasons import LostReason, RebuildReason
+from chappe.core.repair import Repair
+from chappe.core.supersede import Supersession
+from chappe.core.workers import Worker
+
+
+@dataclass(slots=True)
+class Leaving:
+    """A relay that may go when its children have moved, or when it has waited long enough."""
+
+    until_s: float
+    pending: set[tuple[str, int, str]]  # object, stripe, child
+    requests: list[int] = field(default_factory=list)
+
+
+class Membership:
+    def __init__(
+        self,
+        context: Context,
+        placement: Placement,
+        progress: Progress,
+        repair: Repair,
+        supersession: Supersession,
+        assignments: Assignments,
+        deadlines: Deadlines,
+    ) -> None:
+        self._context = context
+        self._placement = placement
+        self._progress = progress
+        self._repair = repair
+        self._supersession = supersession
+        self._assignments = assignments
+        self._deadlines = deadlines
+        self._leaving: dict[str, Leaving] = {}
+
+    # ---- joining ----
+
+    def hello(self, event: Hello) -> None:
+        context = self._context
+        known = context.state.workers.get(event.worker_id)
+        refusal = self._refusal(known, event)
+        if refusal:
+            context.send(Refuse(event.worker_id, event.session, refusal))
+            context.log("refused", refusal, relay=event.name)
+            return
+        if known is not None and known.session is not None and known.session != event.session:
+            context.send(Replace(known.worker_id, known.session))
+        restarted = known is not None and event.generation > known.generation
+        worker = self._record(known, event)
+        self._take_name(worker)
+        context.outrank(max([event.assignment_epoch, *(edge.epoch for edge in event.edges)]))
+        context.persist_worker(worker)
+        context.send(Welcome(worker.worker_id, event.session))
+        self._assignments.forget(worker.worker_id)
+        context.dirty[worker.worker_id] = None
+        self._watch(worker)
+        if worker.role is Role.ORIGIN:
+            self._origin_joined(worker, restarted)
+        else:
+            self._relay_joined(worker, event, known is not None, restarted)
+
+    def _refusal(self, known: Worker | None, event: Hello) -> str:
+        if known is not None and known.role is not event.role:
+            return f"{event.name} joined before as a {known.role.value}: use another store"
+        if known is not None and event.generation < known.generation:
+            return (
+                f"{event.name} shows generation {event.generation}, generation {known.generation} has joined since: "
+                "another process with a copy of its store runs, or the store was put back from an old copy"
+            )
+        if event.role is Role.RELAY:
+            for other in self._context.state.relays:
+                if other.name == event.name and other.worker_id != event.worker_id and other.present:
+                    return f"another relay named {event.name} is in the fleet: choose another --name, or stop that one"
+        return ""
+
+    def _record(self, known: Worker | None, event: Hello) -> Worker:
+        worker = known
+        if worker is None:
+            worker = Worker(event.worker_id, event.role, event.name, event.generation, event.address)
+            self._context.state.workers[event.worker_id] = worker
+        if event.generation > worker.generation:
+            worker.drained = False
+        moved = (worker.generation, worker.address, worker.name) != (event.generation, event.address, event.name)
+        worker.name, worker.generation, worker.address = event.name, event.generation, event.address
+        worker.uplink_bytes_per_s, worker.downlink_bytes_per_s = event.uplink_bytes_per_s, event.downlink_bytes_per_s
+        worker.price_per_hour, worker.rollouts_per_second = event.price_per_hour, event.rollouts_per_second
+        worker.session, worker.heard_s = event.session, self._context.now
+        worker.restored = worker.lapsed = worker.leaving = False
+        worker.acknowledged_epoch = event.assignment_epoch
+        worker.holdings, worker.edges = {}, {}
+        self._leaving.pop(worker.worker_id, None)
+        if moved:  # whoever dials it, or may be dialled by it, has to know
+            for publication in self._context.active():
+                near = publication.layout.near(worker.worker_id) if worker.worker_id in publication.layout else set()
+                if near:
+                    self._context.touch(publication, near)
+        return worker
+
+    def _take_name(self, worker: Worker) -> None:
+        """A relay with a new store takes over the name of one that is gone."""
+        if worker.role is not Role.RELAY:
+            return
+        for other in self._context.state.relays:
+            if other is not worker and other.name == worker.name:
+                self.forget(other)
+
+    def _origin_joined(self, worker: Worker, restarted: bool) -> None:
+        for publication in self._context.state.publications.values():
+            if publication.origin_id != worker.worker_id:
+                continue
+            if publication.origin_out and not restarted:
+                self.origin_returned(publication)
+            heads = {chain.members[0] for chain in publication.layout.chains if chain.members}
+            for head in sorted(heads):
+                self._context.touch(publication, publication.layout.near(head))
+
+    def origin_returned(self, publication: Publication) -> None:
+        publication.origin_out = False
+        self._context.log("origin_returned", RebuildReason.ORIGIN_RETURNED.value, version=publication.version)
+        self._context.touch_all(publication)
+        self._placement.heal(publication)
+
+    def _relay_joined(self, worker: Worker, event: Hello, known: bool, restarted: bool) -> None:
+        context = self._context
+        held = {holding.object_id for holding in event.holdings}
+        self._enlist(worker)
+        for holding in event.holdings:
+            self._progress.take_holding(worker, holding, afresh=True)
+        for publication in context.active():
+            member = publication.members.get(worker.worker_id)
+            if member is None:
+                continue
+            member.name = worker.name
+            if not worker.drained and publication.regain(worker.worker_id):
+                context.log("regained", "", version=publication.version, relay=worker.name)
+                context.update(publication)
+            if publication.object_id not in held and worker.verified < publication.version:
+                publication.advance(worker.worker_id, 0, afresh=True)
+                context.update(publication)
+            if restarted and worker.worker_id in publication.layout:
+                context.log("kept_place", RebuildReason.RESTARTED.value, version=publication.version, relay=worker.name)
+                context.count("segment_rebuilds_total", reason=RebuildReason.RESTARTED.value)
+        self.place(worker, RebuildReason.RETURNED if known else RebuildReason.JOINED)
+        for edge in event.edges:
+            self._repair.adopt(worker, edge)
+        for publication in context.active():
+            if worker.worker_id in publication.layout:
+                self._placement.heal(publication)
+                context.changed[publication.object_id] = None
+
+    def _newest(self) -> Publication | None:
+        """What a joiner is given: the newest open publication, else the newest version."""
+        current = self._context.state.current
+        candidates = [*self._context.state.in_phase(Phase.OPEN), *([current] if current else [])]
+        return max(candidates, key=lambda p: p.version, default=None)
+
+    def _enlist(self, worker: Worker) -> None:
+        newest = self._newest()
+        if newest is None or worker.worker_id in newest.members or worker.verified > newest.version or worker.drained:
+            return
+        newest.enlist(worker.worker_id, Member(worker.name, targeted=newest.phase is Phase.OPEN))
+        self._context.update(newest)
+
+    def place(self, worker: Worker, reason: RebuildReason) -> None:
+        """A place in everything that this worker should be given and has none in."""
+        if not worker.placeable or not worker.connected:
+            return
+        self._enlist(worker)
+        for publication in self._context.active():
+            member = publication.members.get(worker.worker_id)
+            if member is None or member.superseded or member.deferred or worker.worker_id in publication.layout:
+                continue
+            self._context.dirty[worker.worker_id] = None
+            self._placement.append(publication, worker, reason)
+        self._supersession.promote(worker)
+
+    def place_all(self, reason: RebuildReason) -> None:
+        """After a publication came to nothing: everybody gets what there is, those who hold all of it first."""
+        newest = self._newest()
+        if newest is not None and newest.retired:
+            newest.retired = False
+            self._context.touch_all(newest)
+        held = "" if newest is None else newest.object_id
+        for worker in sorted(self._context.state.relays, key=lambda w: (not w.holds_all(held), w.name)):
+            self.place(worker, reason)
+
+    # ---- falling silent ----
+
+    def session_lost(self, event: SessionLost) -> None:
+        worker = self._context.of_session(event.worker_id, event.session)
+        if worker is None:
+            return
+        worker.session, worker.heard_s = None, self._context.now
+        worker.edges = {}
+        self._assignments.forget(worker.worker_id)
+        self._watch(worker)
+        self._context.log("session_lost", "", relay=worker.name)
+        if worker.leaving:
+            self._placement.take_out(worker, RebuildReason.DRAINED)
+        elif self._repair.complained_of(worker):
+            self._repair.gone_both_ways(worker)
+
+    def restored(self) -> None:
+        """The coordinator has started with what it knew: everybody has a lease to come back in."""
+        for worker in self._context.state.workers.values():
+            worker.restored, worker.heard_s = True, self._context.now
+            if not worker.lapsed:
+                self._watch(worker)
+
+    def forgive(self) -> None:
+        """The coordinator itself was late: nobody could be heard meanwhile."""
+        for worker in self._context.state.workers.values():
+            if not worker.lapsed:
+                worker.heard_s = self._context.now
+
+    def _watch(self, worker: Worker) -> None:
+        config = self._context.config
+        wait_s = config.lease_s if worker.connected or worker.restored else config.session_grace_s
+        self._deadlines.at(f"worker {worker.worker_id}", worker.heard_s + wait_s)
+
+    def review(self, worker: Worker) -> None:
+        """Whatever is due for this worker; sets when to look again."""
+        config, now = self._context.config, self._context.now
+        silent_s = now - worker.heard_s + 1e-9
+        if worker.lapsed:
+            return
+        if silent_s >= config.lease_s:
+            self._lapse(worker)
+            return
+        if not worker.connected and not worker.restored and silent_s >= config.session_grace_s:
+            self._placement.take_out(worker, RebuildReason.SESSION_LOST)
+            self._repair.origin_out(worker)
+            self._deadlines.at(f"worker {worker.worker_id}", worker.heard_s + config.lease_s)
+            return
+        self._watch(worker)
+
+    def _lapse(self, worker: Worker) -> None:
+        if worker.session is not None:
+            self._context.send(Replace(worker.worker_id, worker.session))
+            worker.session = None
+            self._assignments.forget(worker.worker_id)
+        worker.lapsed, worker.restored, worker.edges = True, False, {}
+        self._context.persist_worker(worker)
+        self._context.log("lease_lapsed", "", relay=worker.name)
+        self._placement.take_out(worker, RebuildReason.LEASE_LAPSED)
+        self._repair.origin_out(worker)
+        self.lose(worker, LostReason.LEASE_LAPSED)
+
+    def lose(self, worker: Worker, reason: LostReason) -> None:
+        for publication in self._context.active():
+            if publication.lose(worker.worker_id, reason):
+                self._context.log("lost", reason.value, version=publication.version, relay=worker.name)
+                self._context.update(publication)
+
+    # ---- going ----
+
+    def leave(self, event: LeaveRequested) -> None:
+        worker = self._context.of_session(event.worker_id, event.session)
+        if worker is not None and worker.role is Role.RELAY:
+            worker.leaving = True
+            self._move_out(worker, None)
+
+    def drain(self, event: DrainRequested) -> None:
+        worker = self._named(event.name)
+        if worker is None or worker.role is not Role.RELAY:
+            self._no_such(event.request, event.name)
+            return
+        worker.drained = True
+        self._context.persist_worker(worker)
+        self.lose(worker, LostReason.DRAINED)
+        self._move_out(worker, event.request)
+
+    def _move_out(self, worker: Worker, request: int | None) -> None:
+        self._context.dirty[worker.worker_id] = None
+        moved = set(self._placement.take_out(worker, RebuildReason.DRAINED))
+        until_s = self._context.now + self._context.config.drain_s
+        leaving = self._leaving.setdefault(worker.worker_id, Leaving(until_s, set()))
+        leaving.pending |= moved
+        if request is not None:
+            leaving.requests.append(request)
+        self._deadlines.at(f"leave {worker.worker_id}", leaving.until_s)
+
+    def release(self) -> None:
+        """Let go whose children have moved; called at the end of every event."""
+        for worker_id, leaving in list(self._leaving.items()):
+            waiting = any(self._still_fed_by(worker_id, *key) for key in leaving.pending)
+            if waiting and self._context.now < leaving.until_s:
+                continue
+            del self._leaving[worker_id]
+            worker = self._context.state.workers.get(worker_id)
+            if worker is not None and worker.session is not None:
+                self._context.send(Release(worker_id, worker.session))
+            for request in leaving.requests:
+                self._context.send(RequestDone(request))
+
+    def _still_fed_by(self, parent_id: str, object_id: str, stripe: int, child_id: str) -> bool:
+        child = self._context.state.workers.get(child_id)
+        if child is None or not child.connected or child.holds_all(object_id):
+            return False
+        edge = child.edges.get((object_id, stripe))
+        return edge is None or edge.parent == parent_id
+
+    def forget_requested(self, event: ForgetRequested) -> None:
+        worker = self._named(event.name)
+        if worker is None:
+            self._no_such(event.request, event.name)
+        elif worker.connected:
+            message = f"{event.name} is connected: stop it first, or drain it"
+            self._context.send(RequestRefused(event.request, PublishErrorKind.INVALID, message))
+        else:
+            self.forget(worker)
+            self._context.send(RequestDone(event.request))
+
+    def forget(self, worker: Worker) -> None:
+        self._placement.take_out(worker, RebuildReason.FORGOTTEN)
+        self.lose(worker, LostReason.FORGOTTEN)
+        self._repair.origin_out(worker)
+        self._context.drop_worker(worker)
+        self._context.log("forgotten", RebuildReason.FORGOTTEN.value, relay=worker.name)
+
+    def _named(self, name: str) -> Worker | None:
+        named = [w for w in self._context.state.workers.values() if w.name == name]
+        return min(named, key=lambda w: w.role is not Role.RELAY, default=None)
+
+    def _no_such(self, request: int, name: str) -> None:
+        message = f"no relay named {name} is known: see `chappe status`"
+        self._context.send(RequestRefused(request, PublishErrorKind.NOT_FOUND, message))

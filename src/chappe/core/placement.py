@@ -1,0 +1,204 @@
+"""Giving workers their places, taking them away, and keeping every chain fed.
+
+The only writer of layouts. Each change is logged with its reason and touches only the neighbourhood. It knows nothing
+of streams or complaints: those decide in `repair` and `membership` and call this.
+
+    fed     not rooted and the origin is there, or rooted and its head holds the whole object
+    re-root a chain without a source is turned so that a member that holds everything is its head; a chain without
+            such a member is hung behind one that has; when nobody holds everything, edges stay and it waits
+"""
+
+from __future__ import annotations
+
+from chappe.core.chain import Chain, Layout, Place
+from chappe.core.context import Context
+from chappe.core.events import ObjectState, Topology
+from chappe.core.publication import Phase, Publication
+from chappe.core.reasons import RebuildReason
+from chappe.core.workers import Worker
+
+WAITS = "waits for its publisher: no relay that is here holds the whole object"
+
+
+class Placement:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    # ---- feeding ----
+
+    def origin_usable(self, publication: Publication) -> bool:
+        return not publication.origin_out and publication.origin_id in self._context.state.workers
+
+    def holds_all(self, publication: Publication, worker_id: str) -> bool:
+        worker = self._context.state.workers.get(worker_id)
+        return worker is not None and worker.holds_all(publication.object_id)
+
+    def fed(self, publication: Publication, chain: Chain) -> bool:
+        if chain.rooted:
+            return bool(chain.members) and self.holds_all(publication, chain.members[0])
+        return self.origin_usable(publication)
+
+    def can_do_without_origin(self, publication: Publication) -> bool:
+        """Every living chain holds the whole object in one member, or has nobody left that lacks anything."""
+        return all(
+            any(self.holds_all(publication, m) for m in chain.members)
+            or all(publication.members[m].level > 0 for m in chain.members)
+            for chain in publication.layout.chains
+        )
+
+    # ---- placing ----
+
+    def append(self, publication: Publication, worker: Worker, reason: RebuildReason) -> None:
+        """Behind the tail of the shortest chain that is fed; in a star, a stream of its own."""
+        layout = publication.layout
+        for stripe in layout.stripes or [0]:
+            if layout.place(stripe, worker.worker_id) is not None:
+                continue
+            chain = self._chain_for(publication, stripe)
+            at = len(chain.members)
+            while at and self._stuck(publication, chain.members[at - 1]):
+                at -= 1
+            near = layout.insert(chain, worker.worker_id, at)
+            parent = self._context.name(chain.members[at - 1] if at else publication.origin_id)
+            publication.members[worker.worker_id].why = f"{reason.value}: behind {parent}"
+            self._context.touch(publication, near)
+            self._context.log(
+                "placed", reason.value, version=publication.version, relay=worker.name, chain=chain.slot, parent=parent
+            )
+        self.heal(publication)
+
+    def _chain_for(self, publication: Publication, stripe: int) -> Chain:
+        layout = publication.layout
+        usable = self.origin_usable(publication)
+        if publication.topology is Topology.STAR and usable:
+            return layout.open_slot(stripe)
+        planned_slots = usable and publication.phase is Phase.OPEN  # the plan's share of the origin is there to be used
+        found = layout.shortest(
+            stripe, lambda c: self.fed(publication, c) and (bool(c.members) or planned_slots)
+        ) or layout.shortest(stripe, lambda c: bool(c.members) and not usable)
+        return found or layout.open_slot(stripe)
+
+    def _stuck(self, publication: Publication, worker_id: str) -> bool:
+        """Waits for room on its disk: nobody is put behind it."""
+        worker = self._context.state.workers.get(worker_id)
+        holding = None if worker is None else worker.holdings.get(publication.object_id)
+        return holding is not None and holding.state is ObjectState.DISK_FULL
+
+    # ---- taking away ----
+
+    def take_out(self, worker: Worker, reason: RebuildReason) -> list[tuple[str, int, str]]:
+        """Out of every chain of every object. Returns the (object, stripe, child) that move up."""
+        moved: list[tuple[str, int, str]] = []
+        for publication in self._context.state.publications.values():
+            if worker.worker_id in publication.layout:
+                moved += self.take_from(publication, worker, reason)
+        return moved
+
+    def take_from(self, publication: Publication, worker: Worker, reason: RebuildReason) -> list[tuple[str, int, str]]:
+        layout = publication.layout
+        moved: list[tuple[str, int, str]] = []
+        near: set[str] = {worker.worker_id}
+        for place in layout.places(worker.worker_id):
+            child = layout.child(place)
+            if child is not None:
+                moved.append((publication.object_id, place.chain.stripe, child))
+                self._rebuilt(publication, place, reason, child)
+            near |= layout.remove_from(place.chain, worker.worker_id)
+            publication.edges.forget(place.chain.stripe, worker.worker_id)
+        member = publication.members.get(worker.worker_id)
+        if member is not None:
+            member.why = f"no place: {reason.value}"
+        self._context.touch(publication, near)
+        self._context.log("removed", reason.value, version=publication.version, relay=worker.name)
+        self.heal(publication)
+        return moved
+
+    def _rebuilt(self, publication: Publication, place: Place, reason: RebuildReason, child: str) -> None:
+        self._context.count("segment_rebuilds_total", reason=reason.value)
+        above = publication.layout.ancestors(place, 1)
+        parent = self._context.name((above[0] if above else "") or publication.origin_id) if above else ""
+        publication.members[child].why = f"{reason.value} of {self._context.name(place.chain.members[place.position])}"
+        self._context.log(
+            "segment_rebuilt",
+            reason.value,
+            version=publication.version,
+            chain=place.chain.slot,
+            child=self._context.name(child),
+            parent=parent,
+        )
+
+    def move_to_end(self, publication: Publication, place: Place, reason: RebuildReason) -> None:
+        """To where nobody waits behind it; it goes on receiving."""
+        layout = publication.layout
+        worker_id = place.chain.members[place.position]
+        child = layout.child(place)
+        if child is None:
+            return
+        self._rebuilt(publication, place, reason, child)
+        self._context.touch(publication, layout.move_to_end(place.chain, worker_id))
+        publication.members[worker_id].why = f"{reason.value}: moved to the end"
+        self._context.log(
+            "moved_to_end", reason.value, version=publication.version, relay=self._context.name(worker_id)
+        )
+        self.heal(publication)
+
+    def dismiss(self, publication: Publication) -> None:
+        """Nobody is served this object any more."""
+        self._context.touch_all(publication)
+        publication.layout = Layout()
+        publication.edges.main.clear()
+        publication.edges.fallback.clear()
+
+    # ---- sources ----
+
+    def heal(self, publication: Publication) -> None:
+        """Give every chain a source again where there is one."""
+        layout = publication.layout
+        near: set[str] = set()
+        for chain in layout.chains:
+            if chain.rooted and not self.fed(publication, chain):
+                chain.rooted = False
+                near |= self._head_changed(layout, chain)
+        if not self.origin_usable(publication):
+            near |= self._reroot(publication)
+        waits = any(c.members and not self.fed(publication, c) for c in layout.chains)
+        if waits and publication.phase is Phase.OPEN and publication.reason != WAITS:
+            publication.reason = WAITS
+            self._context.log("waits_for_publisher", RebuildReason.ORIGIN_LOST.value, version=publication.version)
+            self._context.update(publication)
+        elif not waits and publication.reason == WAITS:
+            publication.reason = ""
+            self._context.update(publication)
+        if near:
+            self._context.touch(publication, near)
+
+    @staticmethod
+    def _head_changed(layout: Layout, chain: Chain) -> set[str]:
+        return layout.near(chain.members[0]) if chain.members else set()
+
+    def _reroot(self, publication: Publication) -> set[str]:
+        layout = publication.layout
+        near: set[str] = set()
+        for chain in layout.chains:
+            if not chain.members or chain.rooted:
+                continue
+            head = next((m for m in chain.members if self.holds_all(publication, m)), None)
+            if head is not None:
+                chain.rooted = True
+                near |= layout.rotate(chain, head)
+                self._log_reroot(publication, chain, head)
+        for chain in layout.chains:
+            if not chain.members or chain.rooted:
+                continue
+            onto = layout.shortest(chain.stripe, lambda c: c.rooted)
+            if onto is not None:
+                self._log_reroot(publication, chain, onto.members[-1])
+                near |= layout.join(onto, chain)
+        return near
+
+    def _log_reroot(self, publication: Publication, chain: Chain, source: str) -> None:
+        reason = RebuildReason.ORIGIN_LOST.value
+        self._context.count("segment_rebuilds_total", reason=reason)
+        self._context.log(
+            "rerooted", reason, version=publication.version, chain=chain.slot, source=self._context.name(source)
+        )

@@ -1,0 +1,171 @@
+"""How far each worker is, what of it may be believed, and what follows for the publication.
+
+A worker's word is taken for what it holds, within what can be true: chunks of this object, a root that was announced.
+Fractions, closing and the end of a caller's wait follow from the counts, never from an order of events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chappe.core.context import Context
+from chappe.core.effects import PublishErrorKind, PublishFinished, PublishProgress, RequestRefused
+from chappe.core.events import Holding, ObjectState
+from chappe.core.placement import Placement
+from chappe.core.publication import ENDED, INSTALLED, LEVELS, RECEIVED, VERIFIED, Phase, Publication
+from chappe.core.workers import Worker, is_complete
+
+
+def check(publication: Publication, holding: Holding) -> str:
+    """Why this cannot be true of the publication's object; empty when it can."""
+    total = publication.chunks_total
+    if holding.chunks_total is not None and holding.chunks_total != total:
+        return f"reports {holding.chunks_total} chunks, the object has {total}"
+    if any(start < 0 or stop > total or start >= stop for start, stop in holding.chunks):
+        return f"reports chunks outside the object's {total}"
+    landed = holding.version or holding.state in (ObjectState.VERIFIED, ObjectState.INSTALLED)
+    if landed and not publication.burned:
+        return "reports a verified copy before the root was announced"
+    if landed and holding.root != publication.root:
+        return f"reports root {holding.root or 'none'}, announced is {publication.root}"
+    if landed and holding.version != publication.version:
+        return f"reports version {holding.version} for an object of version {publication.version}"
+    return ""
+
+
+def believable(publication: Publication, holding: Holding) -> Holding:
+    """The holding, or one of nothing that says why."""
+    lie = check(publication, holding)
+    if lie:
+        return Holding(holding.object_id, ObjectState.FAILED, reason=lie)
+    return replace(holding, chunks_total=publication.chunks_total)
+
+
+def level_of(holding: Holding) -> tuple[int, str]:
+    """The level that a believable holding stands for, and why the worker will not get further, if it says so."""
+    level = LEVELS.get(holding.state)
+    if level is None:  # failed, or waits for room: what it still has counts
+        level = VERIFIED if holding.version else RECEIVED if is_complete(holding) else 0
+    elif level == 0 and is_complete(holding):
+        level = RECEIVED
+    failed = (holding.reason or "failed") if holding.state is ObjectState.FAILED else ""
+    return level, failed
+
+
+_ENDINGS = {
+    Phase.CANCELLED: PublishErrorKind.CANCELLED,
+    Phase.FAILED: PublishErrorKind.FAILED,
+    Phase.SUPERSEDED: PublishErrorKind.SUPERSEDED,
+}
+
+
+class Progress:
+    def __init__(self, context: Context, placement: Placement) -> None:
+        self._context = context
+        self._placement = placement
+
+    def take_holding(self, worker: Worker, holding: Holding, *, afresh: bool = False) -> Publication | None:
+        """Record what a worker says of an object. Returns the publication when its level or state is news."""
+        publication = self._publication_of(holding)
+        if publication is None:
+            if worker.note_versions(holding):  # landed long ago: versions are all that is left of it
+                self._context.persist_worker(worker)
+            return None
+        if publication.object_id == holding.object_id:
+            holding = believable(publication, holding)
+        before = worker.holdings.get(holding.object_id)
+        worker.holdings[holding.object_id] = holding
+        if worker.note_versions(holding) | self._note_received(worker, publication, holding):
+            self._context.persist_worker(worker)
+        if worker.worker_id not in publication.members:
+            return None
+        level, failed = level_of(holding)
+        afresh = afresh and level < VERIFIED  # what has landed stays; what was on the way may be gone
+        if publication.advance(worker.worker_id, level, failed, afresh=afresh):
+            self._advanced(worker, publication, level, failed)
+            return publication
+        self._context.changed[publication.object_id] = None
+        return publication if before is None or before.state is not holding.state else None
+
+    def _publication_of(self, holding: Holding) -> Publication | None:
+        """By object, or by version and root: the same bytes may have come as another object."""
+        publications = self._context.state.publications
+        publication = publications.get(holding.object_id)
+        if publication is None and holding.version and holding.root:
+            same = (p for p in publications.values() if (p.version, p.root) == (holding.version, holding.root))
+            publication = next(same, None)
+        return None if publication is None or publication.phase is Phase.OPENING else publication
+
+    @staticmethod
+    def _note_received(worker: Worker, publication: Publication, holding: Holding) -> bool:
+        news = is_complete(holding) and publication.burned and publication.version > worker.received
+        if news:
+            worker.received = publication.version
+        return news
+
+    def _advanced(self, worker: Worker, publication: Publication, level: int, failed: str) -> None:
+        self._context.update(publication)
+        if level == INSTALLED and worker.superseded:
+            worker.superseded = False
+            self._context.persist_worker(worker)
+        if failed:
+            self._context.log("relay_failed", failed, version=publication.version, relay=worker.name)
+
+    # ---- what follows ----
+
+    def settle(self, publication: Publication) -> None:
+        """Record fractions, close, let callers go. Called once for each publication that a call has changed."""
+        if publication.phase is Phase.OPENING:
+            return
+        if publication.phase in ENDED:
+            self._refuse_watchers(publication, _ENDINGS[publication.phase])
+            return
+        for key in publication.record_fractions(self._context.now):
+            self._context.log(
+                "fraction_installed", key, version=publication.version, t_bcast_s=publication.t_bcast[key]
+            )
+            self._context.persist(publication)
+        if publication.phase is Phase.OPEN and publication.reached(1.0):
+            publication.end(Phase.CLOSED, "", self._context.now)
+            self._context.persist(publication)
+            self._context.log("closed", "installed", version=publication.version, installed=publication.installed)
+        self._finish(publication)
+        if publication.phase is Phase.SUPERSEDED:
+            self._refuse_watchers(publication, _ENDINGS[publication.phase])
+        self._give_up(publication)
+        if publication.watchers:
+            self._context.send(PublishProgress(publication.object_id, tuple(publication.watchers)))
+
+    def _refuse_watchers(self, publication: Publication, kind: PublishErrorKind) -> None:
+        message = f"version {publication.version} was {publication.phase.value}: {publication.reason}"
+        for request in publication.watchers:
+            self._context.send(RequestRefused(request, kind, message))
+        publication.watchers.clear()
+
+    def _finish(self, publication: Publication) -> None:
+        if publication.finished and not publication.watchers:
+            return
+        if not publication.targeted or not self._placement.can_do_without_origin(publication):
+            return
+        if not publication.finished and publication.reached(publication.until):
+            publication.finished = True
+            self._context.persist(publication)
+        done = tuple(request for request, until in publication.watchers.items() if publication.reached(until))
+        for request in done:
+            del publication.watchers[request]
+        if done:
+            self._context.send(PublishFinished(publication.object_id, done))
+
+    def _give_up(self, publication: Publication) -> None:
+        """Nobody is left waiting for what cannot come by itself. The publication stays open: hosts may recover."""
+        if not publication.settled or not publication.watchers or publication.phase is Phase.CLOSED:
+            return
+        failed = [f"{m.name}: {m.failed}" for m in publication.members.values() if m.counted and m.failed]
+        hopeless = [r for r, until in publication.watchers.items() if not publication.reached(until)]
+        message = (
+            f"version {publication.version} is installed on {publication.installed} of {publication.targeted} workers "
+            f"and will not get further by itself: {'; '.join(failed)}"
+        )
+        for request in hopeless:
+            del publication.watchers[request]
+            self._context.send(RequestRefused(request, PublishErrorKind.FAILED, message))

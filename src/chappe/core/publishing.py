@@ -1,0 +1,281 @@
+"""Publications from the caller's request to their end.
+
+Decides which versions may be asked for, lays the chains when the origin offers the object, burns the version when the
+root is announced, and ends what cannot become a version. Phases and their diagram are in `publication`; who yields to
+whom is `supersede`'s, how far workers are is `progress`'s.
+"""
+
+from __future__ import annotations
+
+from chappe.core.chain import Chain, Layout
+from chappe.core.context import Context
+from chappe.core.effects import PublishAccepted, PublishAlready, PublishErrorKind, RequestDone, RequestRefused
+from chappe.core.events import (
+    CancelRequested,
+    Offered,
+    PublishRequested,
+    PublishWatcherLeft,
+    Role,
+    RootAnnounced,
+    SourceFailed,
+    Topology,
+)
+from chappe.core.manifest import chunk_bytes_for
+from chappe.core.membership import Membership
+from chappe.core.placement import Placement
+from chappe.core.publication import ENDED, LIVE, Member, Phase, Publication
+from chappe.core.reasons import RebuildReason
+from chappe.core.status import link_of
+from chappe.core.supersede import Supersession
+from chappe.core.versions import Verdict, judge, next_version
+from chappe.core.workers import Worker
+from chappe.planning.topology import Link, Plan, broadcast_floor, plan_chains, plan_star
+
+
+class Publishing:
+    def __init__(
+        self, context: Context, placement: Placement, supersession: Supersession, membership: Membership
+    ) -> None:
+        self._context = context
+        self._placement = placement
+        self._supersession = supersession
+        self._membership = membership
+
+    # ---- asking ----
+
+    def requested(self, event: PublishRequested) -> None:
+        state = self._context.state
+        known = state.publications.get(event.object_id)
+        if known is not None and known.origin_id == event.origin_id:
+            self._attach(known, event)
+            return
+        verdict = judge(state, event)
+        if verdict.already is not None:
+            self._context.send(PublishAlready(event.request, verdict.already.version, verdict.already.root))
+            return
+        if verdict.refusal is not None:
+            kind, message = verdict.refusal
+            self._context.send(RequestRefused(event.request, kind, message))
+            self._context.log("publish_refused", message, version=event.version)
+            return
+        self._accept(event, verdict)
+
+    def _attach(self, known: Publication, event: PublishRequested) -> None:
+        known.watchers[event.request] = event.until
+        self._context.send(PublishAccepted(event.request, known.version, known.chunk_bytes))
+        self._context.changed[known.object_id] = None
+
+    def _accept(self, event: PublishRequested, verdict: Verdict) -> None:
+        for stale in verdict.abandoned:
+            self.end(stale, Phase.FAILED, "its publisher went away, and the version was asked for again")
+        version = event.version or next_version(self._context.state)
+        plan = self._plan(event.origin_id, event.topology, event.chains, self._links())
+        publication = Publication(
+            object_id=event.object_id,
+            version=version,
+            origin_id=event.origin_id,
+            until=event.until,
+            topology=event.topology,
+            chains_wanted=event.chains,
+            chunk_bytes=chunk_bytes_for(plan.chain_bytes_per_s),
+            snapshot_bytes=event.snapshot_bytes,
+            started_s=self._context.now - event.elapsed_s,
+            watchers={event.request: event.until},
+        )
+        self._context.state.publications[event.object_id] = publication
+        self._prune()
+        self._context.update(publication)
+        self._context.send(PublishAccepted(event.request, version, publication.chunk_bytes))
+        self._context.log("accepted", "", version=version, origin=self._context.name(event.origin_id))
+
+    def _prune(self) -> None:
+        """Forget the oldest publications that are over."""
+        state = self._context.state
+        over = [p for p in state.publications.values() if p.phase in ENDED or p.retired]
+        excess = len(state.publications) - self._context.config.publications_kept
+        for publication in over[: max(0, excess)]:
+            del state.publications[publication.object_id]
+            self._context.persist(publication)
+
+    def watcher_left(self, event: PublishWatcherLeft) -> None:
+        for publication in self._context.state.publications.values():
+            publication.watchers.pop(event.request, None)
+
+    # ---- offering ----
+
+    def offered(self, event: Offered) -> None:
+        publication = self._of_origin(event.worker_id, event.session, event.object_id)
+        if publication is None:
+            self._context.log("unknown_offer", "nobody asked for this object", object=event.object_id)
+            return
+        self._context.dirty[event.worker_id] = None
+        if publication.phase in ENDED or publication.retired:
+            return  # its assignment does not name the object: it may let go of it
+        if publication.phase is Phase.OPENING:
+            self._open(publication, event)
+        elif (event.payload_bytes, event.chunks_total) != (publication.payload_bytes, publication.chunks_total):
+            self._context.log("offer_differs", "not what was offered before", version=publication.version)
+            return
+        elif publication.origin_out or publication.source_failed:
+            publication.source_failed = False
+            self._membership.origin_returned(publication)
+        if event.root and publication.phase not in ENDED:
+            self._burn(publication, event.root)
+
+    def _of_origin(self, worker_id: str, session: int, object_id: str) -> Publication | None:
+        worker = self._context.of_session(worker_id, session)
+        publication = self._context.state.publications.get(object_id)
+        if worker is None or publication is None or publication.origin_id != worker_id:
+            return None
+        return publication
+
+    def _open(self, publication: Publication, event: Offered) -> None:
+        if event.version != publication.version:
+            self.end(publication, Phase.FAILED, f"its origin offered version {event.version}")
+            return
+        newer = [
+            p.version
+            for p in self._context.state.publications.values()
+            if p.version > publication.version and p.phase is not Phase.OPENING and p.phase not in ENDED
+        ]
+        if newer:
+            self._superseded(publication, max(newer))
+            return
+        publication.phase = Phase.OPEN
+        publication.kind, publication.snapshot_bytes = event.kind, event.snapshot_bytes
+        publication.payload_bytes, publication.chunks_total = event.payload_bytes, event.chunks_total
+        links = self._links()
+        for link in links:
+            publication.enlist(link.worker_id, Member(link.name))
+        superseded = self._supersession.take_over(publication)
+        for old in superseded:
+            self._superseded(old, publication.version)
+        self._lay(publication, links)
+        self._context.touch_all(publication)
+
+    def _superseded(self, old: Publication, version: int) -> None:
+        old.end(Phase.SUPERSEDED, f"version {version} took over", self._context.now)
+        old.superseded_by = version
+        self._context.update(old)
+        self._context.log("superseded", RebuildReason.SUPERSEDED.value, version=old.version, newer=version)
+
+    def _links(self) -> list[Link]:
+        assumed = self._context.config.assumed_bytes_per_s
+        return [link_of(w, assumed) for w in self._context.state.relays if w.placeable]
+
+    def _origin_rate(self, origin_id: str) -> float:
+        origin = self._context.state.workers.get(origin_id)
+        declared = None if origin is None else origin.uplink_bytes_per_s
+        return declared or self._context.config.assumed_bytes_per_s
+
+    def _plan(self, origin_id: str, topology: Topology, chains: int, links: list[Link]) -> Plan:
+        rate = self._origin_rate(origin_id)
+        if topology is Topology.STAR:
+            return plan_star(rate, links)
+        current = self._context.state.current
+        previous = None
+        if current is not None and current.topology is Topology.CHAINS and not current.chains_wanted:
+            previous = sum(bool(chain.members) for chain in current.layout.chains) or None
+        return plan_chains(rate, links, chains=chains, previous=previous)
+
+    def _lay(self, publication: Publication, links: list[Link]) -> None:
+        plan = self._plan(publication.origin_id, publication.topology, publication.chains_wanted, links)
+        chains = [Chain(0, slot) for slot in range(plan.chains)]
+        for placement in plan.placements:
+            member = publication.members[placement.worker_id]
+            if not member.deferred:
+                chains[placement.slot].members.append(placement.worker_id)
+                member.why = placement.why
+        publication.layout = Layout(chains)
+        if links:
+            publication.floor_s = broadcast_floor(
+                publication.payload_bytes,
+                self._origin_rate(publication.origin_id),
+                [link.uplink_bytes_per_s for link in links],
+                [link.downlink_bytes_per_s for link in links],
+            )
+        names = [",".join(self._context.name(m) for m in chain.members) for chain in chains]
+        self._context.log("planned", plan.why, version=publication.version, chains=names)
+
+    # ---- closing the manifest, or not ----
+
+    def root_announced(self, event: RootAnnounced) -> None:
+        publication = self._of_origin(event.worker_id, event.session, event.object_id)
+        if publication is None or publication.phase in ENDED or publication.phase is Phase.OPENING:
+            self._context.log("unknown_root", "of an object that is not being published", object=event.object_id)
+            return
+        self._burn(publication, event.root)
+
+    def _burn(self, publication: Publication, root: str) -> None:
+        if publication.root == root:
+            return
+        if publication.root or ":" not in root:
+            self._context.log("bad_root", "refused", version=publication.version, root=root, known=publication.root)
+            return
+        publication.root = root
+        for worker_id, member in publication.members.items():
+            worker = self._context.state.workers.get(worker_id)
+            if member.level and worker is not None and worker.received < publication.version:
+                worker.received = publication.version
+                self._context.persist_worker(worker)
+        self._context.touch_all(publication)
+        self._context.log("root_announced", "", version=publication.version, root=root)
+        for worker in self._context.state.relays:  # keep_versions is told to everybody
+            self._context.dirty[worker.worker_id] = None
+
+    def source_failed(self, event: SourceFailed) -> None:
+        publication = self._of_origin(event.worker_id, event.session, event.object_id)
+        if publication is None or publication.phase in ENDED:
+            return
+        self._context.log("source_failed", event.reason, version=publication.version)
+        publication.source_failed = publication.origin_out = True
+        self._context.update(publication)
+        self._context.dirty[event.worker_id] = None
+        if publication.burned:
+            self._placement.heal(publication)
+        fed = all(self._placement.fed(publication, c) for c in publication.layout.chains if c.members)
+        if publication.phase in LIVE and not (publication.burned and publication.layout and fed):
+            self.end(publication, Phase.FAILED, event.reason)
+
+    def cancel(self, event: CancelRequested) -> None:
+        versions = [p for p in self._context.state.publications.values() if p.version == event.version]
+        running = [p for p in versions if p.phase in LIVE or (p.phase is Phase.SUPERSEDED and not p.retired)]
+        if running:
+            for publication in running:
+                self.end(publication, Phase.CANCELLED, "cancelled")
+            self._context.send(RequestDone(event.request))
+        elif not versions:
+            message = f"no publication of version {event.version} is known"
+            self._context.send(RequestRefused(event.request, PublishErrorKind.NOT_FOUND, message))
+        else:
+            message = f"version {event.version} is {versions[-1].phase.value} already: there is nothing to stop"
+            self._context.send(RequestRefused(event.request, PublishErrorKind.INVALID, message))
+
+    def end(self, publication: Publication, phase: Phase, reason: str) -> None:
+        """It does not become what was asked for: callers are told, hosts go back to what there was before."""
+        publication.end(phase, reason, self._context.now)
+        self._context.update(publication)
+        self._context.log("ended", reason, version=publication.version, phase=phase.value)
+        self._placement.dismiss(publication)
+        self._supersession.restore(publication)
+        self._supersession.promote_all()
+        self._membership.place_all(RebuildReason.RESTORED)
+
+    # ---- the origin is gone ----
+
+    def origin_lapsed(self, origin: Worker) -> None:
+        """What it had not announced comes to nothing; it is forgotten once nothing waits for it."""
+        if origin.role is not Role.ORIGIN or not origin.lapsed:
+            return
+        mine = [p for p in self._context.state.publications.values() if p.origin_id == origin.worker_id]
+        for publication in mine:
+            unburned = publication.phase in LIVE or (publication.phase is Phase.SUPERSEDED and not publication.retired)
+            if unburned and not publication.burned:
+                self.end(publication, Phase.FAILED, "its publisher went away before the root was announced")
+        if any(p.phase is Phase.OPEN or (p.phase is Phase.SUPERSEDED and not p.retired) for p in mine):
+            return
+        self._context.drop_worker(origin)
+        for publication in mine:
+            if publication.layout:
+                self._placement.heal(publication)
+                self._context.touch(publication, {c.members[0] for c in publication.layout.chains if c.members})

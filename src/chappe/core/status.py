@@ -1,0 +1,226 @@
+"""The fleet as people see it: plain views that mirror the protocol's PublicationStatus and RelayStatus.
+
+Reads the state, changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from chappe.core.chain import SOURCE
+from chappe.core.events import ObjectState
+from chappe.core.publication import ENDED, INSTALLED, LIVE, RECEIVED, VERIFIED, Phase, Publication
+from chappe.core.state import FleetConfig, FleetState
+from chappe.core.workers import Worker, chunks_held
+from chappe.planning.topology import Link, rank
+
+
+class RelayState(StrEnum):
+    """A closed set: also the label of a metric."""
+
+    IDLE = "idle"  # here, nothing to do, nothing installed
+    RECEIVING = "receiving"
+    RECEIVED = "received"
+    VERIFIED = "verified"
+    INSTALLED = "installed"
+    FAILED = "failed"
+    DISK_FULL = "disk_full"
+    DRAINED = "drained"
+    LEAVING = "leaving"
+    ABSENT = "absent"  # its stream broke, its lease runs
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class FractionsView:
+    received: float
+    verified: float
+    installed: float
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationView:
+    run: str
+    object_id: str
+    version: int
+    root: str
+    kind: str
+    payload_bytes: int
+    snapshot_bytes: int
+    targeted: int
+    installed: int
+    lost: tuple[str, ...]
+    installed_fraction: float
+    t_bcast: dict[str, float]
+    floor_s: float | None
+    chains: tuple[tuple[str, ...], ...]
+    fractions: FractionsView
+    state: str
+    reason: str
+    objects: tuple[str, ...]
+    elapsed_s: float
+    topology: str
+
+
+@dataclass(frozen=True, slots=True)
+class RelayView:
+    """`parent` is a name or empty, `chain` and `position` -1 without a place, versions 0 for none."""
+
+    name: str
+    state: str
+    parent: str
+    chain: int
+    position: int
+    received: int
+    verified: int
+    installed: int
+    rank: int
+    downlink_bytes_per_s: float
+    uplink_bytes_per_s: float
+    source: str
+    reason: str
+    worker_id: str
+    address: str
+    progress: float
+
+
+@dataclass(frozen=True, slots=True)
+class StatusView:
+    run: str
+    relays: tuple[RelayView, ...]
+    publications: tuple[PublicationView, ...]  # newest first
+
+
+def link_of(worker: Worker, assumed_bytes_per_s: float) -> Link:
+    """A worker's links with what is assumed filled in."""
+    declared = worker.uplink_bytes_per_s is not None and worker.downlink_bytes_per_s is not None
+    return Link(
+        worker.worker_id,
+        worker.name,
+        worker.uplink_bytes_per_s or assumed_bytes_per_s,
+        worker.downlink_bytes_per_s or assumed_bytes_per_s,
+        "declared" if declared else "assumed",
+    )
+
+
+def publication_view(state: FleetState, publication: Publication, run: str, now: float) -> PublicationView:
+    p = publication
+    names = {worker_id: member.name for worker_id, member in p.members.items()}
+    ended = p.t_bcast.get("1.0") if p.phase is Phase.CLOSED else None
+    until = p.ended_s if p.ended_s is not None else now
+    return PublicationView(
+        run=run,
+        object_id=p.object_id,
+        version=p.version,
+        root=p.root,
+        kind=p.kind,
+        payload_bytes=p.payload_bytes,
+        snapshot_bytes=p.snapshot_bytes,
+        targeted=p.targeted,
+        installed=p.installed,
+        lost=tuple(p.lost),
+        installed_fraction=p.fraction(INSTALLED),
+        t_bcast=dict(p.t_bcast),
+        floor_s=p.floor_s,
+        chains=tuple(
+            tuple(names.get(m) or _name(state, m) for m in chain.members) for chain in p.layout.chains if chain.members
+        ),
+        fractions=FractionsView(p.fraction(RECEIVED), p.fraction(VERIFIED), p.fraction(INSTALLED)),
+        state=p.phase.value,
+        reason=p.reason,
+        objects=(p.object_id,),
+        elapsed_s=max(0.0, until - p.started_s) if ended is None else ended,
+        topology=p.topology.value,
+    )
+
+
+def _name(state: FleetState, worker_id: str) -> str:
+    worker = state.workers.get(worker_id)
+    return worker_id if worker is None else worker.name
+
+
+def _target(state: FleetState, worker: Worker) -> Publication | None:
+    """What a relay's line is about: the newest live publication that has it, else the current one."""
+    mine = [p for p in state.publications.values() if worker.worker_id in p.members and p.phase not in ENDED]
+    live = [p for p in mine if p.phase in LIVE]
+    return max(live or mine, key=lambda p: p.version, default=None)
+
+
+def relay_state(worker: Worker, target: Publication | None) -> RelayState:
+    if worker.lapsed:
+        return RelayState.DRAINED if worker.drained else RelayState.LOST
+    if not worker.connected:
+        return RelayState.ABSENT
+    if worker.drained:
+        return RelayState.DRAINED
+    if worker.leaving:
+        return RelayState.LEAVING
+    if target is None:
+        return RelayState.INSTALLED if worker.installed else RelayState.IDLE
+    member = target.members[worker.worker_id]
+    if member.level == INSTALLED:
+        return RelayState.INSTALLED
+    holding = worker.holdings.get(target.object_id)
+    if holding is not None and holding.state is ObjectState.DISK_FULL:
+        return RelayState.DISK_FULL
+    if member.failed:
+        return RelayState.FAILED
+    return {VERIFIED: RelayState.VERIFIED, RECEIVED: RelayState.RECEIVED}.get(member.level, RelayState.RECEIVING)
+
+
+def relay_view(state: FleetState, worker: Worker, config: FleetConfig, rank_of: int = 0) -> RelayView:
+    link = link_of(worker, config.assumed_bytes_per_s)
+    target = _target(state, worker)
+    parent, chain, position, reason, progress = "", -1, -1, "", 0.0
+    if target is not None:
+        member = target.members[worker.worker_id]
+        reason = member.failed or member.why
+        held = chunks_held(worker.holdings.get(target.object_id), target.chunks_total)
+        progress = 1.0 if member.level or not target.chunks_total else held / target.chunks_total
+        for place in target.layout.places(worker.worker_id)[:1]:
+            chain, position = place.chain.slot, place.position
+            above = target.layout.ancestors(place, 1)
+            if above:
+                parent = _name(state, target.origin_id if above[0] == SOURCE else above[0])
+    return RelayView(
+        name=worker.name,
+        state=relay_state(worker, target).value,
+        parent=parent,
+        chain=chain,
+        position=position,
+        received=worker.received,
+        verified=worker.verified,
+        installed=worker.installed,
+        rank=rank_of,
+        downlink_bytes_per_s=link.downlink_bytes_per_s,
+        uplink_bytes_per_s=link.uplink_bytes_per_s,
+        source=link.source,
+        reason=reason,
+        worker_id=worker.worker_id,
+        address=worker.address,
+        progress=progress,
+    )
+
+
+def ranks(state: FleetState, config: FleetConfig) -> dict[str, int]:
+    """1 is the fastest of the relays that are here."""
+    links = [link_of(worker, config.assumed_bytes_per_s) for worker in state.relays if worker.present]
+    return {link.worker_id: i for i, link in enumerate(rank(links), start=1)}
+
+
+def relay_views(state: FleetState, config: FleetConfig) -> tuple[RelayView, ...]:
+    order = ranks(state, config)
+    return tuple(
+        relay_view(state, worker, config, order.get(worker.worker_id, 0))
+        for worker in sorted(state.relays, key=lambda w: (w.name, w.worker_id))
+    )
+
+
+def status_view(state: FleetState, config: FleetConfig, now: float) -> StatusView:
+    newest_first = sorted(state.publications.values(), key=lambda p: (p.started_s, p.version), reverse=True)
+    return StatusView(
+        config.run,
+        relay_views(state, config),
+        tuple(publication_view(state, p, config.run, now) for p in newest_first),
+    )

@@ -1,0 +1,148 @@
+"""A newer version meets an older one that is not installed everywhere yet: host by host, who drops the old one.
+
+Newest wins, but no host is superseded twice in a row without an install, and one whose remaining time is under half of
+the new version's finishes first (over the same link, times compare as bytes). When the newer version comes to nothing,
+those it took come back to the older one.
+
+    for each host of the older publication:  has all of it ──▶ keeps it, takes the newer one too
+                                             finishes first ─▶ deferred in the newer one, placed there when done
+                                             else ───────────▶ superseded: drops what it has of the older one
+"""
+
+from __future__ import annotations
+
+from chappe.core.context import Context
+from chappe.core.events import ObjectState
+from chappe.core.placement import Placement
+from chappe.core.publication import INSTALLED, LIVE, RECEIVED, Member, Phase, Publication
+from chappe.core.reasons import RebuildReason
+from chappe.core.workers import Worker, chunks_held
+
+FINISH_SHARE = 0.5
+
+
+def remaining_bytes(publication: Publication, worker: Worker) -> float:
+    if not publication.chunks_total:
+        return 0.0
+    held = chunks_held(worker.holdings.get(publication.object_id), publication.chunks_total)
+    return publication.payload_bytes * (1 - held / publication.chunks_total)
+
+
+def finishes_first(old: Publication, new: Publication, worker: Worker) -> bool:
+    return worker.superseded or remaining_bytes(old, worker) < FINISH_SHARE * new.payload_bytes
+
+
+def is_finishing(publication: Publication, member: Member, worker: Worker | None) -> bool:
+    """The worker is here and on its way to this version (waiting for room on a disk is not)."""
+    holding = None if worker is None else worker.holdings.get(publication.object_id)
+    if holding is not None and holding.state is ObjectState.DISK_FULL:
+        return False
+    return (
+        publication.active
+        and member.counted
+        and member.level < RECEIVED
+        and not (member.failed or member.superseded or member.deferred)
+        and worker is not None
+        and worker.present
+        and worker.worker_id in publication.layout
+    )
+
+
+class Supersession:
+    def __init__(self, context: Context, placement: Placement) -> None:
+        self._context = context
+        self._placement = placement
+
+    def older(self, new: Publication) -> list[Publication]:
+        return [p for p in self._context.state.publications.values() if p.version < new.version and p is not new]
+
+    def take_over(self, new: Publication) -> list[Publication]:
+        """The newer one is offered. Marks who is deferred in it; returns the older ones that are superseded by it."""
+        return [old for old in self.older(new) if self._take_from(old, new)]
+
+    def _take_from(self, old: Publication, new: Publication) -> bool:
+        if old.phase is Phase.OPENING:
+            return True
+        if old.phase not in (Phase.OPEN, Phase.SUPERSEDED) or old.retired:
+            return False
+        taken = False
+        for worker_id, member in old.members.items():
+            if member.level >= RECEIVED or member.superseded:
+                continue
+            worker = self._context.state.workers.get(worker_id)
+            if is_finishing(old, member, worker) and worker is not None and finishes_first(old, new, worker):
+                if worker_id in new.members:
+                    new.members[worker_id].deferred = True
+                    new.members[worker_id].why = f"finishes version {old.version} first"
+                    self._context.log("finishes_first", "", version=old.version, relay=worker.name, newer=new.version)
+                continue
+            taken |= member.counted
+            self._supersede(old, member, worker)
+        return taken and old.phase is Phase.OPEN
+
+    def _supersede(self, old: Publication, member: Member, worker: Worker | None) -> None:
+        started = not member.deferred
+        member.superseded, member.deferred = True, False
+        self._context.update(old)
+        if worker is None:
+            return
+        if worker.worker_id in old.layout:
+            self._placement.take_from(old, worker, RebuildReason.SUPERSEDED)
+        self._context.dirty[worker.worker_id] = None
+        if started and worker.present:
+            worker.superseded = True
+            self._context.persist_worker(worker)
+
+    def promote(self, worker: Worker) -> None:
+        """Nothing older is on its way to this worker any more: it gets the place that was deferred."""
+        active = self._context.active()
+        for publication in active:
+            member = publication.members.get(worker.worker_id)
+            if member is None or not member.deferred:
+                continue
+            busy = any(
+                old.version < publication.version
+                and worker.worker_id in old.members
+                and is_finishing(old, old.members[worker.worker_id], worker)
+                for old in active
+            )
+            if not busy:
+                member.deferred = False
+                self._context.update(publication)
+                self._context.dirty[worker.worker_id] = None
+                if worker.placeable:
+                    self._placement.append(publication, worker, RebuildReason.FINISHED_OLDER)
+
+    def promote_all(self) -> None:
+        for worker in self._context.state.relays:
+            self.promote(worker)
+
+    def restore(self, failed: Publication) -> None:
+        """What this one had superseded goes on, with those that it took."""
+        for old in self.older(failed):
+            if old.phase is Phase.SUPERSEDED and old.superseded_by == failed.version:
+                old.phase, old.reason, old.ended_s, old.superseded_by = Phase.OPEN, "", None, 0
+                old.retired = False
+                self._context.log("restored", RebuildReason.RESTORED.value, version=old.version)
+                for member in old.members.values():
+                    member.superseded = False
+                self._context.touch_all(old)
+
+    def retire(self) -> None:
+        """Older publications that nobody is on the way to any more, once a newer one is a version."""
+        current = self._context.state.current
+        if current is None:
+            return
+        for old in self.older(current):
+            if not old.active or any(
+                is_finishing(old, m, self._context.state.workers.get(w))
+                or (m.counted and not m.superseded and not m.failed and RECEIVED <= m.level < INSTALLED)
+                for w, m in old.members.items()
+            ):
+                continue
+            if old.phase in LIVE:
+                old.end(Phase.SUPERSEDED, f"version {current.version} took over", self._context.now)
+                old.superseded_by = current.version
+            old.retired = True
+            self._placement.dismiss(old)
+            self._context.log("retired", RebuildReason.SUPERSEDED.value, version=old.version, newer=current.version)
