@@ -17,9 +17,6 @@ from chappe.errors import PeerError
 from chappe.v1 import coordinator_pb2 as pb
 from chappe.v1 import relay_pb2
 
-PROTOCOL_VERSION = 1
-"""What this program speaks on every service; a peer with another one is refused."""
-
 ERROR_KIND_METADATA = "chappe-error-kind"
 """Trailing metadata of a failed Publish, Cancel, Drain or Forget: a value of `core.effects.PublishErrorKind`, because
 gRPC's codes do not tell a superseded publication from a failed one."""

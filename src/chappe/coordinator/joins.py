@@ -27,6 +27,7 @@ from chappe.core.effects import Effect
 from chappe.errors import PeerError
 from chappe.hop.net import peer_name
 from chappe.v1 import coordinator_pb2 as pb
+from chappe.wire.frames import PROTOCOL_VERSION
 from chappe.wire.token import TokenKey
 
 log = structlog.get_logger()
@@ -135,11 +136,11 @@ class Joins:
             ) from None
         if first is None or first.WhichOneof("message") != "hello":
             raise StreamError(grpc.StatusCode.INVALID_ARGUMENT, "the first message on Join must be a Hello")
-        if first.hello.protocol_version != codec.PROTOCOL_VERSION:
+        if first.hello.protocol_version != PROTOCOL_VERSION:
             raise StreamError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"{first.hello.name[:80]!r} speaks protocol {first.hello.protocol_version}, this coordinator "
-                f"{codec.PROTOCOL_VERSION}: run the same release of chappe on both",
+                f"{PROTOCOL_VERSION}: run the same release of chappe on both",
             )
         return first.hello
 
