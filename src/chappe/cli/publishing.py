@@ -7,12 +7,13 @@ import json
 import sys
 from pathlib import Path
 
-from chappe.cli.client import CoordinatorAddress, connect, tls_files
+from chappe.cli.client import CoordinatorAddress, address_of, connect, tls_files
 from chappe.cli.progress import ProgressView, progress_view, summary
 from chappe.cli.publish import PublishSettings
 from chappe.cli.settings import TlsSettings
 from chappe.coordinator.status import publication_json
 from chappe.errors import ChappeError
+from chappe.logs import configure_logging
 from chappe.publication import AsyncPublication
 from chappe.publisher import AsyncPublisher
 from chappe.v1 import coordinator_pb2 as pb
@@ -23,6 +24,11 @@ FOLLOW_RETRY_S = 1.0
 
 async def run_publish(path: Path, settings: PublishSettings, tls: TlsSettings, *, as_json: bool = False) -> int:
     """Publish and print the result. Raises the publication's error; when cancelled, cancels the publication."""
+    configure_logging(level="warning")
+    for flag, address in (("--coordinator", settings.coordinator), ("--listen", settings.listen)):
+        address_of(flag, address)
+    if settings.advertise is not None:
+        address_of("--advertise", settings.advertise)
     publisher = AsyncPublisher(
         settings.coordinator,
         listen=settings.listen,
