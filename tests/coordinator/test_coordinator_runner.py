@@ -134,14 +134,15 @@ async def test_events_during_a_write_share_the_next_transaction(rig: Rig) -> Non
     assert rig.disk.batches[1].publications == {"o": {"object": "o"}}
 
 
-async def test_a_document_is_taken_when_its_event_is_handled(rig: Rig) -> None:
-    """The machine goes on while the writer waits: what is written is what the effect meant."""
-    rig.machine.script = lambda e: [fx.PersistWorker("w")] if e == event(1) else []
+async def test_what_is_written_is_the_state_after_all_events_of_the_transaction(rig: Rig) -> None:
+    rig.machine.script = lambda e: [fx.PersistWorker("w")] if e in (event(1), event(2)) else []
     rig.runner.post(event(1))
+    await started(rig.disk)
     rig.runner.post(event(2))
+    rig.runner.post(event(3))
     rig.disk.may_go.set()
-    await rig.runner.submit(event(3))
-    assert rig.disk.batches[0].workers == {"w": {"after": 1}}
+    await rig.runner.submit(event(4))
+    assert [batch.workers for batch in rig.disk.batches] == [{"w": {"after": 1}}, {"w": {"after": 4}}]
 
 
 async def test_a_failed_write_stops_the_runner_and_says_nothing(rig: Rig) -> None:

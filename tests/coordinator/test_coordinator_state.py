@@ -134,14 +134,6 @@ def test_a_file_that_is_no_database_and_a_directory_that_is_missing_are_named(tm
         StateStore.open(f"sqlite:///{tmp_path}/missing/x.db")
 
 
-def test_batches_merge_with_the_later_one_winning() -> None:
-    batch = Batch({"a": {"n": 1}, "b": {"n": 1}}, {}, 200)
-    batch.merge(Batch({"a": None}, {"o": {}}, 100))
-    assert batch == Batch({"a": None, "b": {"n": 1}}, {"o": {}}, 200)
-    assert batch
-    assert not Batch()
-
-
 def test_the_statements_compile_for_postgresql() -> None:
     insert = postgresql.insert(state._workers)
     statement = insert.on_conflict_do_update(index_elements=["worker_id"], set_={"document": insert.excluded.document})

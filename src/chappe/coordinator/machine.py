@@ -6,7 +6,7 @@ are turned into documents and messages.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any
 
 from chappe.coordinator.runclock import RunClock
@@ -17,6 +17,11 @@ from chappe.core.events import Event
 from chappe.core.fleet import Fleet
 from chappe.core.state import FleetConfig, FleetState
 from chappe.v1 import coordinator_pb2 as pb
+
+_RELAY_FIELDS = tuple(field.name for field in fields(status.RelayView))
+_PUBLICATION_FIELDS = tuple(
+    field.name for field in fields(status.PublicationView) if field.name not in ("object_id", "chains", "fractions")
+)
 
 
 class FleetMachine:
@@ -55,7 +60,7 @@ class FleetMachine:
         view = self.status_view()
         return pb.Status(
             run=view.run,
-            relays=[pb.RelayStatus(**asdict(relay)) for relay in view.relays],
+            relays=[pb.RelayStatus(**_values(relay, _RELAY_FIELDS)) for relay in view.relays],
             publications=[encode_publication(publication) for publication in view.publications],
         )
 
@@ -74,8 +79,14 @@ class FleetMachine:
 
 
 def encode_publication(view: status.PublicationView) -> pb.PublicationStatus:
-    fields: dict[str, Any] = asdict(view)
-    del fields["object_id"]
-    fields["chains"] = [pb.Chain(names=names) for names in view.chains]
-    fields["fractions"] = pb.Fractions(**fields["fractions"])
-    return pb.PublicationStatus(**fields)
+    fractions = view.fractions
+    return pb.PublicationStatus(
+        chains=[pb.Chain(names=names) for names in view.chains],
+        fractions=pb.Fractions(received=fractions.received, verified=fractions.verified, installed=fractions.installed),
+        **_values(view, _PUBLICATION_FIELDS),
+    )
+
+
+def _values(view: object, names: tuple[str, ...]) -> dict[str, Any]:
+    """The views mirror the messages. `dataclasses.asdict` would copy each value, ten times a second for each watcher."""
+    return {name: getattr(view, name) for name in names}

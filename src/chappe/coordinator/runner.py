@@ -3,9 +3,10 @@
     post(event) ──▶ fleet.handle ──▶ effects ─┬─ Persist*, ForgetWorker ──▶ writer thread ─┐
                     (on the loop)             └─ the rest waits for them ──────────────────┴──▶ deliver
 
-Events that come while a transaction is being written share the next one. It decides nothing. When the state cannot be
+Events that come while a transaction is being written share the next one, and what it writes is the state after the last
+of them: a document of a large fleet is made once for a transaction, not for every event. When the state cannot be
 written, or the machine raises, the runner stops for good: a coordinator that goes on from what it could not write would
-hand out epochs and versions twice.
+hand out epochs and versions twice. The runner decides nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
@@ -47,9 +48,15 @@ class Machine(Protocol):
 class _Entry:
     """The effects of one `post`, waiting for their turn."""
 
-    batch: Batch
-    effects: list[Effect]
     done: asyncio.Future[None] | None
+    effects: list[Effect] = field(default_factory=list)
+    workers: list[str] = field(default_factory=list)  # whose documents have changed
+    publications: list[str] = field(default_factory=list)
+    epoch_reserved: int | None = None
+
+    @property
+    def must_write(self) -> bool:
+        return bool(self.workers or self.publications or self.epoch_reserved is not None)
 
 
 class Runner:
@@ -94,15 +101,13 @@ class Runner:
         await done
 
     def _take(self, events: Sequence[Event], done: asyncio.Future[None] | None) -> None:
-        entry = _Entry(Batch(), [], done)
+        entry = _Entry(done)
         for event in events:
             self._handle(event, entry)
-        if entry.batch:
-            entry.batch.clock = self._clock.mark()
         self._pending.append(entry)
         if self._writing is None:
             # Nearly all events change nothing that must be written: no thread, no task, no wait.
-            if entry.batch:
+            if entry.must_write:
                 self._writing = asyncio.get_running_loop().create_task(self._write_pending())
             else:
                 self._deliver_all(self._pending)
@@ -116,14 +121,12 @@ class Runner:
             raise
         for effect in effects:
             match effect:
-                case fx.PersistWorker(worker_id):
-                    entry.batch.workers[worker_id] = self._machine.worker_document(worker_id)
-                case fx.ForgetWorker(worker_id):
-                    entry.batch.workers[worker_id] = None
+                case fx.PersistWorker(worker_id) | fx.ForgetWorker(worker_id):
+                    entry.workers.append(worker_id)
                 case fx.PersistPublication(object_id):
-                    entry.batch.publications[object_id] = self._machine.publication_document(object_id)
+                    entry.publications.append(object_id)
                 case fx.PersistEpoch(reserved):
-                    entry.batch.epoch_reserved = reserved
+                    entry.epoch_reserved = reserved
                 case fx.WakeAt(time_s):
                     self._wake_at(time_s)
                 case fx.Log(name, reason, fields):
@@ -137,10 +140,8 @@ class Runner:
         loop = asyncio.get_running_loop()
         while self._pending:
             entries, self._pending = self._pending, []
-            batch = Batch()
-            for entry in entries:
-                batch.merge(entry.batch)
-            if batch:
+            if any(entry.must_write for entry in entries):
+                batch = self._batch(entries)
                 try:
                     await loop.run_in_executor(self._writer, self._write, batch)
                 except StoreError as error:
@@ -149,6 +150,15 @@ class Runner:
                     return
             self._deliver_all(entries)
         self._writing = None
+
+    def _batch(self, entries: Sequence[_Entry]) -> Batch:
+        """The state now, in all that these entries changed: nothing has been handled that is not among them."""
+        return Batch(
+            {key: self._machine.worker_document(key) for entry in entries for key in entry.workers},
+            {key: self._machine.publication_document(key) for entry in entries for key in entry.publications},
+            max((entry.epoch_reserved or 0 for entry in entries), default=0) or None,
+            self._clock.mark(),
+        )
 
     def _deliver_all(self, entries: list[_Entry]) -> None:
         taken = entries[:]

@@ -58,17 +58,6 @@ class Batch:
     epoch_reserved: int | None = None
     clock: Json | None = None  # RunClock.mark() when this was decided
 
-    def __bool__(self) -> bool:
-        return bool(self.workers or self.publications or self.epoch_reserved is not None)
-
-    def merge(self, later: Batch) -> None:
-        """Take in what `later` says; it wins."""
-        self.workers.update(later.workers)
-        self.publications.update(later.publications)
-        if later.epoch_reserved is not None:
-            self.epoch_reserved = max(later.epoch_reserved, self.epoch_reserved or 0)
-        self.clock = later.clock or self.clock
-
 
 @dataclass(frozen=True, slots=True)
 class Stored:
