@@ -97,6 +97,20 @@ async def test_a_cancelled_user_gives_its_time_back() -> None:
     assert clock.now_s == pytest.approx(100.1)
 
 
+async def test_a_long_wait_is_not_a_silence() -> None:
+    clock = Clock()
+    bucket = clock.bucket(1000.0)
+    ticks: list[float] = []
+
+    async def tick() -> None:
+        ticks.append(clock.now_s)
+
+    await bucket.take(2100)
+    await bucket.take(100, tick)
+    assert ticks == pytest.approx([100.5, 101.0, 101.5, 102.0])
+    assert clock.now_s == pytest.approx(102.1)
+
+
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
 def test_a_rate_that_is_none(rate: float) -> None:
     with pytest.raises(ValueError, match="a rate of"):

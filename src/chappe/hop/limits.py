@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from chappe.clock import boot_now
 
 BURST_S = 0.02
+_MEANWHILE_S = 0.5
 
 
 class TokenBucket:
@@ -42,15 +43,20 @@ class TokenBucket:
         self._sleep = sleep
         self._booked_until = float("-inf")
 
-    async def take(self, size_bytes: int) -> None:
-        """Return when these bytes may go. First come, first served."""
+    async def take(self, size_bytes: int, meanwhile: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Return when these bytes may go. First come, first served.
+
+        `meanwhile` is called twice a second in a long wait.
+        """
         span_s = size_bytes / self.rate_bytes_per_s
         end_s = max(self._booked_until, self._now()) + span_s
         self._booked_until = end_s
         start_s = end_s - max(self._burst_s, span_s)
         try:
             while (wait_s := start_s - self._now()) > 0:
-                await self._sleep(wait_s)
+                await self._sleep(wait_s if meanwhile is None else min(wait_s, _MEANWHILE_S))
+                if meanwhile is not None and self._now() < start_s:
+                    await meanwhile()
         except asyncio.CancelledError:
             if self._booked_until == end_s:  # nobody booked behind: the span can be given back
                 self._booked_until -= span_s

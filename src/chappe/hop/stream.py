@@ -167,6 +167,9 @@ class ChildStream:
         ledger = self.source.ledger
         await self._write(encode_watermark(len(ledger.held), ledger.total, ledger.complete))
 
+    async def _mark_now(self) -> None:
+        await self._mark(boot_now())
+
     async def _send_header(self) -> None:
         data = self.source.header_bytes
         if data is None:
@@ -211,7 +214,7 @@ class ChildStream:
 
     async def _send(self, frame: bytes) -> None:
         if self._uplink is not None:
-            await self._uplink.take(len(frame))
+            await self._uplink.take(len(frame), self._mark_now)  # many children on a thin uplink wait for long
         self.meter.start(boot_now())
         await self._write(frame)
         now = boot_now()
