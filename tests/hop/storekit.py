@@ -58,7 +58,12 @@ class Model:
         return [(number, self.chunk(number)) for number in wanted]
 
 
-DEFAULT_FILES = {"config.json": 300, "model.safetensors": 3 * MIB + 70 * KIB + 5, "empty": 0, "tokenizer/vocab.txt": 65 * KIB}
+DEFAULT_FILES = {
+    "config.json": 300,
+    "model.safetensors": 3 * MIB + 70 * KIB + 5,
+    "empty": 0,
+    "tokenizer/vocab.txt": 65 * KIB,
+}
 
 
 def make_model(

@@ -24,6 +24,7 @@ from chappe.hop import hashing
 from chappe.hop.disk import Disk, free_bytes, store_error
 from chappe.hop.filecache import FileCache
 from chappe.hop.journal import Journal
+from chappe.hop.judging import Judged, judge
 from chappe.hop.kept import KeptManifest
 from chappe.hop.layout import StoreLayout
 from chappe.hop.leaves import LeafTable
@@ -31,12 +32,13 @@ from chappe.hop.mends import Mends
 from chappe.hop.recent import RecentChunks
 from chappe.hop.records import LandingRecord
 from chappe.hop.source import Signal, SourceState
+from chappe.hop.writeback import WriteBehind
 
 
 class StoredObject:
     """A `ChunkSource` and a `ChunkSink`. Made by `Store`."""
 
-    def __init__(self, disk: Disk, layout: StoreLayout, object_id: str) -> None:
+    def __init__(self, disk: Disk, layout: StoreLayout, object_id: str, write_behind: WriteBehind) -> None:
         self.object_id = object_id
         self.ledger = Ledger()
         self.signal = Signal()
@@ -50,6 +52,7 @@ class StoredObject:
         self.claimed = RangeSet()
         """What the journal says and nobody has re-hashed yet: see `recover`."""
         self._disk = disk
+        self._write_behind = write_behind
         self._own = layout.object(object_id)
         self._kept = KeptManifest(disk, self._own, object_id)
         self._journal = Journal(disk, self._own.journal)
@@ -88,12 +91,10 @@ class StoredObject:
 
     def rehash(self, threads: int = 0) -> list[Range]:
         """Blocking, from any thread: the claimed chunks that are really here, and sound neighbours."""
-        sound = RangeSet()
-        if self.claimed:
-            regions = hashing.regions_of_chunks(self._kept.known(), self.claimed)
-            for chunk in self._hash(regions, threads)[0]:
-                sound.add(chunk, chunk + 1)
-        return list(sound)
+        if not self.claimed:
+            return []
+        regions = hashing.regions_of_chunks(self._kept.known(), self.claimed)
+        return list(judge(self._kept, self._place().base, regions, self._leaves, threads).sound)
 
     def adopt(self, sound: Sequence[Range]) -> None:
         """Hold what `rehash` found."""
@@ -229,6 +230,7 @@ class StoredObject:
             return
         with self._place().fd(place.file) as fd:
             self._disk.pwrite(fd, data, place.offset)
+        self._write_behind.wrote(self._place(), place.file, place.length)
         self.ledger.add(chunk, chunk + 1)
         self._recent.put(chunk, data)
         self._take_leaf(manifest, place, data, digest)
@@ -260,10 +262,10 @@ class StoredObject:
         assert leaves is not None
         files = range(len(manifest.files))
         regions = {hashing.region_at(manifest, file, at): None for file in files for at in leaves.missing(file)}
-        rotten = self._hash(regions, threads)[1] if regions else []
-        if rotten:
+        judged = judge(self._kept, self._place().base, regions, leaves, threads) if regions else Judged()
+        if judged.rotten:
             raise StoreError(
-                f"chunks {rotten[:5]} of object {self.object_id} rotted on disk: recheck, then fetch them again"
+                f"chunks {list(judged.rotten)[:5]} of object {self.object_id} rotted on disk: recheck and refetch them"
             )
         return leaves.root()
 
@@ -316,26 +318,6 @@ class StoredObject:
         self._kept.close()
 
     # ---- small ----
-
-    def _hash(self, regions: hashing.Regions, threads: int) -> tuple[list[int], list[int]]:
-        """Blocking: (sound, rotten) chunks of the regions. Leaves of regions that are sound throughout are kept."""
-        manifest, leaves = self._kept.known(), self._leaves
-        good: list[int] = []
-        bad: list[int] = []
-
-        def on_region(region: hashing.Region, found: hashing.RegionDigests | None) -> None:
-            chunks = hashing.chunks_of_region(manifest, region)
-            digests = found.chunks if found is not None else []
-            right = [c for c, digest in zip(chunks, digests, strict=False) if digest == self._kept.digest(c)]
-            good.extend(right)
-            bad.extend(sorted(set(chunks) - set(right)))
-            if found is not None and len(right) == len(chunks) and leaves is not None:
-                first = leaves.number(region.file, region.offset)
-                for i, leaf in enumerate(found.leaves):
-                    leaves.set(first + i, leaf)
-
-        hashing.hash_regions(manifest, self._place().base, regions, on_region, threads)
-        return good, bad
 
     def _place(self) -> FileCache:
         assert self._files is not None

@@ -14,14 +14,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chappe.core.events import Holding
-from chappe.errors import RootMismatchError, StoreCorruptError, StoreError, VersionConflictError
+from chappe.errors import RootMismatchError, StoreError, VersionConflictError
 from chappe.hop import identity, landing, retention
 from chappe.hop.disk import Disk, store_error
 from chappe.hop.layout import StoreLayout
 from chappe.hop.objects import StoredObject
+from chappe.hop.opening import set_aside, take_up
 from chappe.hop.records import LandedSnapshot, LandingRecord
 from chappe.hop.retention import Retained
 from chappe.hop.source import SourceState
+from chappe.hop.writeback import WriteBehind
 
 
 class Store:
@@ -35,6 +37,7 @@ class Store:
         self._lock = lock
         self._identity = identity.Identity("", 0)
         self._objects: dict[str, StoredObject] = {}
+        self._write_behind = WriteBehind()
         self._readers: Counter[int] = Counter()
         self._landing = threading.Lock()  # one landing at a time
         self._claim = threading.Lock()  # between retention and the start of a landing
@@ -58,7 +61,10 @@ class Store:
         store = cls(disk, layout, lock)
         try:
             store._identity = identity.begin(disk, layout)
-            store._take_up()
+            taken = take_up(disk, layout, store._write_behind)
+            store._objects, store.notes = taken.objects, taken.notes
+            for snapshot in store.versions():
+                store._share_installed(snapshot.version)
             store.empty_trash()
         except OSError as error:
             store.close()
@@ -67,52 +73,6 @@ class Store:
             store.close()
             raise
         return store
-
-    def _take_up(self) -> None:
-        found = landing.survey(self.layout)
-        for object_id in found.trash:
-            self._set_aside(object_id)
-        for object_id in found.stale:
-            self._disk.unlink(self.layout.object(object_id).landing)
-        for object_id in found.partial:
-            self._load(object_id, None)
-        for object_id, record in found.landed.items():
-            own = self.layout.object(object_id)
-            if own.files.is_dir():  # the version was adopted, its own copy is left over
-                self._disk.move_tree(own.files, self.layout.trash_name(object_id))
-            if self._load(object_id, record):
-                landing.settle(self._disk, self.layout, object_id, record.version)
-        versions = {record.version for record in self._records().values()}
-        for path in list(self.layout.snapshots.iterdir()):
-            if path.name not in {str(version) for version in versions}:
-                self.notes.append(f"{path} belongs to no object here: set aside")
-                self._disk.move_tree(path, self.layout.trash_name(path.name))
-        self._restore_current(versions)
-
-    def _load(self, object_id: str, record: LandingRecord | None) -> bool:
-        held = StoredObject(self._disk, self.layout, object_id)
-        try:
-            held.load(record, None if record is None else self.layout.snapshot(record.version))
-        except StoreCorruptError as error:
-            if record is not None or self.layout.object(object_id).header.exists():
-                self.notes.append(f"{error}: set aside")
-            held.close()
-            self._set_aside(object_id)
-            return False
-        self._objects[object_id] = held
-        return True
-
-    def _set_aside(self, object_id: str) -> None:
-        self._disk.move_tree(self.layout.object(object_id).root, self.layout.trash_name(object_id))
-
-    def _restore_current(self, versions: Collection[int]) -> None:
-        """The newest version is current: also when a crash came before the swap, or rot took what was current."""
-        if versions:
-            if landing.current_version(self.layout) not in versions:
-                self._disk.unlink(self.layout.current)
-            landing.advance(self._disk, self.layout, max(versions))
-        elif self.layout.current.is_symlink():
-            self._disk.unlink(self.layout.current)
 
     async def recover(self, threads: int = 0) -> None:
         """Re-hash what the journals claim, in a thread, and hold what is right. Await before anything is fetched."""
@@ -159,7 +119,7 @@ class Store:
                 self._disk.mkdir(self.layout.object(object_id).root)
             except OSError as error:
                 raise store_error(error, f"object {object_id}") from error
-            held = self._objects[object_id] = StoredObject(self._disk, self.layout, object_id)
+            held = self._objects[object_id] = StoredObject(self._disk, self.layout, object_id, self._write_behind)
         return held
 
     def discard(self, object_id: str) -> None:
@@ -175,7 +135,7 @@ class Store:
     def _drop(self, object_id: str) -> None:
         self._objects.pop(object_id).drop()
         try:
-            self._set_aside(object_id)
+            set_aside(self._disk, self.layout, object_id)
         except OSError as error:
             raise store_error(error, f"removing object {object_id}") from error
 
@@ -198,6 +158,7 @@ class Store:
             try:
                 self._land(held, record)
                 landing.advance(self._disk, self.layout, version)
+                self._share_installed(version)
             except OSError as error:
                 raise store_error(error, f"landing version {version}") from error
             finally:
@@ -256,9 +217,19 @@ class Store:
         version = landing.current_version(self.layout)
         return None if version is None else self.landed(version)
 
+    def _objects_of(self, version: int) -> list[StoredObject]:
+        return [self._objects[object_id] for object_id, record in self._records().items() if record.version == version]
+
+    def _share_installed(self, version: int) -> None:
+        """Installed is the version, whichever of its objects was the one to bring it."""
+        objects = self._objects_of(version)
+        if any(held.installed for held in objects):
+            for held in objects:
+                held.installed = True
+
     def mark_installed(self, version: int) -> None:
         """Remember, over restarts too, that the install hook confirmed this version. Raises StoreError."""
-        objects = [self._objects[object_id] for object_id, r in self._records().items() if r.version == version]
+        objects = self._objects_of(version)
         if not objects:
             raise StoreError(f"version {version} is not in the store")
         for held in objects:
@@ -317,6 +288,7 @@ class Store:
         """Write the last claims, close everything, give up the lock."""
         for held in self._objects.values():
             held.finish()
+        self._write_behind.close()
         self._lock.release()
 
     def __enter__(self) -> Store:

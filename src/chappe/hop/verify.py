@@ -6,7 +6,6 @@ Needs no lock and changes nothing: what has landed is never written to, so a run
 from __future__ import annotations
 
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +14,7 @@ from chappe.core.manifest import Manifest
 from chappe.errors import ChappeError, StoreCorruptError, UsageError
 from chappe.hop import hashing
 from chappe.hop.disk import Disk, files_below
+from chappe.hop.judging import judge
 from chappe.hop.kept import KeptManifest
 from chappe.hop.layout import StoreLayout, is_object_id, version_of
 from chappe.hop.leaves import LeafTable
@@ -72,11 +72,17 @@ def verify_directory(path: Path, threads: int = 0) -> VerifyReport:
     reports = {entry.path: _look(snapshot, entry.path, entry.size_bytes) for entry in manifest.files}
     leaves = LeafTable(manifest)
     whole = [f for f, entry in enumerate(manifest.files) if reports[entry.path].state is FileState.OK]
-    bad = _hash(kept, manifest, snapshot, whole, leaves, threads)
+    regions = (region for file in whole for region in hashing.regions_of_file(manifest, file))
+    # A page that is not readable any more says nothing about its chunks; the root still does.
+    rotten = judge(kept, snapshot, regions, leaves, threads, all_leaves=True).rotten
+    bad: dict[int, list[int]] = {}
+    for start, stop in rotten:
+        for chunk in range(start, stop):
+            bad.setdefault(manifest.place(chunk).file, []).append(chunk)
     for file, chunks in bad.items():
         entry = manifest.files[file]
         detail = f"{len(chunks)} of {len(range(*manifest.chunks_of_file(file)))} chunks differ, the first at byte "
-        detail += str(manifest.place(min(chunks)).offset)
+        detail += str(manifest.place(chunks[0]).offset)
         reports[entry.path] = FileReport(entry.path, FileState.MISMATCH, entry.size_bytes, detail)
     complete = not any(leaves.missing(file) for file in range(len(manifest.files)))
     root = leaves.root() if complete and len(whole) == len(manifest.files) else ""
@@ -119,30 +125,6 @@ def _look(snapshot: Path, name: str, size_bytes: int) -> FileReport:
     if found.st_size != size_bytes:
         return FileReport(name, FileState.MISMATCH, size_bytes, f"{found.st_size} bytes, not {size_bytes}")
     return FileReport(name, FileState.OK, size_bytes)
-
-
-def _hash(
-    kept: KeptManifest, manifest: Manifest, snapshot: Path, files: list[int], leaves: LeafTable, threads: int
-) -> Mapping[int, set[int]]:
-    """Hash whole files into `leaves`; returns the chunks that differ, by file."""
-    bad: dict[int, set[int]] = {}
-
-    def on_region(region: hashing.Region, found: hashing.RegionDigests | None) -> None:
-        chunks = hashing.chunks_of_region(manifest, region)
-        if found is None:
-            bad.setdefault(region.file, set()).update(chunks)
-            return
-        # A page that is not readable any more says nothing about its chunks; the root still does.
-        for chunk, digest in zip(chunks, found.chunks, strict=True):
-            if kept.digest(chunk) not in (None, digest):
-                bad.setdefault(region.file, set()).add(chunk)
-        first = leaves.number(region.file, region.offset)
-        for i, leaf in enumerate(found.leaves):
-            leaves.set(first + i, leaf)
-
-    regions = (region for file in files for region in hashing.regions_of_file(manifest, file))
-    hashing.hash_regions(manifest, snapshot, regions, on_region, threads)
-    return bad
 
 
 def _extras(snapshot: Path, manifest: Manifest) -> list[str]:

@@ -1,0 +1,493 @@
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from storekit import KIB, MIB, FaultyDisk, abandon, make_model, model_of, receive, some_bytes
+
+from chappe.core.events import ObjectState
+from chappe.core.manifest import Manifest
+from chappe.errors import (
+    ChunkMismatchError,
+    DiskFullError,
+    ManifestError,
+    RootMismatchError,
+    StoreError,
+    UnsafePathError,
+)
+from chappe.hop.filecache import OPEN_FILES_MAX
+from chappe.hop.objects import StoredObject
+from chappe.hop.recent import RECENT_BYTES_MAX, RecentChunks
+from chappe.hop.source import SourceState
+from chappe.hop.store import Store
+from chappe.v1 import relay_pb2 as pb
+
+
+@pytest.fixture
+def disk() -> FaultyDisk:
+    return FaultyDisk()
+
+
+@pytest.fixture
+def store(tmp_path: Path, disk: FaultyDisk) -> Iterator[Store]:
+    with Store.open(tmp_path / "store", disk) as opened:
+        yield opened
+        disk.heal()
+
+
+def forget_recent(held: StoredObject) -> None:
+    held._recent = RecentChunks()
+
+
+def rot(held: StoredObject, chunk: int, base: Path) -> None:
+    """One bit of a chunk flips on the disk."""
+    assert held.manifest is not None
+    place = held.manifest.place(chunk)
+    path = base / held.manifest.files[place.file].path
+    mode = path.stat().st_mode
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.seek(place.offset)
+        byte = file.read(1)[0]
+        file.seek(place.offset)
+        file.write(bytes([byte ^ 1]))
+    path.chmod(mode)
+
+
+# ---- taking and serving ----
+
+
+@pytest.mark.parametrize("chunk_bytes", [64 * KIB, MIB, 2 * MIB])
+def test_what_was_put_is_served(store: Store, chunk_bytes: int) -> None:
+    model = make_model(chunk_bytes=chunk_bytes)
+    held = receive(store, model)
+    assert held.ledger.complete
+    assert held.header_bytes == model.header
+    assert [held.page_bytes(i) for i in range(held.pages_held)] == model.pages
+    forget_recent(held)
+    assert [(c, held.read_chunk(c)) for c in range(model.manifest.chunks_total)] == model.chunks()
+    assert held.computed_root() == model.root
+
+
+def test_every_arrival_wakes_the_children(store: Store) -> None:
+    model = make_model()
+    held = store.create(model.object_id)
+    seen = [held.signal.count]
+    held.put_header(model.header)
+    seen.append(held.signal.count)
+    held.put_page(model.pages[0])
+    seen.append(held.signal.count)
+    held.put_chunks(model.chunks([0, 1]))
+    seen.append(held.signal.count)
+    assert seen == sorted(set(seen))
+    held.put_header(model.header)
+    held.put_page(model.pages[0])
+    held.put_chunks(model.chunks([0, 1]))
+    assert held.signal.count == seen[-1]  # nothing new came
+
+
+def test_a_bad_chunk_is_neither_stored_nor_held_and_those_before_it_are(store: Store) -> None:
+    model = make_model()
+    held = receive(store, model, [])
+    seen = held.signal.count
+    bad = bytearray(model.chunk(3))
+    bad[100] ^= 1
+    with pytest.raises(ChunkMismatchError) as caught:
+        held.put_chunks([(2, model.chunk(2)), (3, bytes(bad)), (4, model.chunk(4))])
+    assert caught.value.chunk == 3
+    assert list(held.ledger.held) == [(2, 3)]
+    assert held.signal.count == seen + 1
+    with pytest.raises(ChunkMismatchError):
+        held.put_chunks([(5, model.chunk(5)[:-1])])
+    with pytest.raises(OSError, match="not held"):
+        held.read_chunk(3)
+
+
+def test_verified_bytes_are_never_written_again(store: Store, disk: FaultyDisk) -> None:
+    model = make_model()
+    held = receive(store, model, [0])
+    writes = disk.operations.count("pwrite")
+    held.put_chunks([(0, model.chunk(0)), (0, b"rubbish")])
+    assert disk.operations.count("pwrite") == writes
+
+
+def test_what_comes_before_its_time_or_does_not_fit_is_refused(store: Store) -> None:
+    model, other = make_model(1), make_model(2)
+    held = store.create(model.object_id)
+    with pytest.raises(ManifestError, match="no header yet"):
+        held.put_page(model.pages[0])
+    with pytest.raises(ManifestError, match="no header yet"):
+        held.put_chunks([(0, b"")])
+    with pytest.raises(ManifestError):
+        held.put_header(other.header)  # names another object
+    held.put_header(model.header)
+    with pytest.raises(ManifestError, match="differs from the first"):
+        held.put_header(make_model(1, files={"x": 5}).header)
+    with pytest.raises(ManifestError, match="page 1 came before page 0"):
+        held.put_page(model.pages[1])
+    with pytest.raises(ManifestError, match="came before its page"):
+        held.put_chunks(model.chunks([0]))
+    held.put_page(model.pages[0])
+    with pytest.raises(ManifestError, match="differs from the first"):
+        held.put_page(other.pages[0])
+    for number in (-1, model.manifest.chunks_total, 1 << 62):
+        with pytest.raises(ManifestError):
+            held.put_chunks([(number, b"")])
+    assert len(held.ledger.held) == 0
+
+
+@pytest.mark.parametrize("path", ["../out", "/etc/passwd", "a/../../out", "a/./b", "C:evil", "a\\b", ""])
+def test_a_name_from_a_peer_never_leads_out(store: Store, tmp_path: Path, path: str) -> None:
+    model = make_model()
+    header = pb.Header.FromString(model.header)
+    header.files[0].path = path
+    held = store.create(model.object_id)
+    with pytest.raises((UnsafePathError, ManifestError)):
+        held.put_header(header.SerializeToString())
+    assert held.manifest is None
+    assert not (store.layout.object(model.object_id).files).exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["store"]
+
+
+def test_a_snapshot_of_empty_files_is_complete_with_its_header(store: Store) -> None:
+    model = make_model(files={"a": 0, "d/b": 0})
+    held = receive(store, model)
+    assert held.ledger.complete
+    assert held.computed_root() == model.root
+    landed = store.land(model.object_id, 1, model.root)
+    assert sorted(p.name for p in landed.path.rglob("*")) == ["a", "b", "d"]
+
+
+def test_many_files_keep_few_descriptors(store: Store) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    model = make_model(files={f"d{i % 7}/f{i}": 100 + i for i in range(300)}, chunks_per_page=64)
+    held = receive(store, model)
+    forget_recent(held)
+    assert all(held.read_chunk(c) == data for c, data in model.chunks())
+    assert len(os.listdir("/proc/self/fd")) <= before + OPEN_FILES_MAX + 2  # and the journal and the pages
+    assert held.computed_root() == model.root
+
+
+def test_recent_chunks_are_bounded() -> None:
+    recent = RecentChunks()
+    for chunk in range(40):
+        recent.put(chunk, bytes(MIB))
+        assert recent.held_bytes <= RECENT_BYTES_MAX
+    assert recent.get(39) is not None
+    assert recent.get(31) is None
+    recent.put(39, b"x")
+    recent.forget(38)
+    assert recent.held_bytes == RECENT_BYTES_MAX - 2 * MIB + 1
+
+
+def test_a_child_that_has_caught_up_costs_no_read(store: Store, disk: FaultyDisk) -> None:
+    model = make_model(chunk_bytes=MIB)
+    held = receive(store, model, [0, 1])
+    reads = disk.operations.count("pread")
+    assert held.read_chunk(1) == model.chunk(1)
+    assert disk.operations.count("pread") == reads
+
+
+# ---- the disk ----
+
+
+@pytest.mark.parametrize("operation", ["create", "allocate", "write_record", "mkdir"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_no_room_for_an_object_gives_back_what_was_taken(
+    store: Store, disk: FaultyDisk, operation: str, code: int
+) -> None:
+    model = make_model()
+    held = store.create(model.object_id)
+    disk.fail([operation], code)
+    with pytest.raises(DiskFullError, match=r"no room for object .* Free some space"):
+        held.put_header(model.header)
+    assert held.manifest is None
+    assert not store.layout.object(model.object_id).files.exists()
+    disk.heal()
+    assert receive(store, model).computed_root() == model.root  # goes on by itself
+
+
+def test_a_snapshot_larger_than_the_disk_takes_nothing(store: Store, disk: FaultyDisk) -> None:
+    header = pb.Header.FromString(make_model().header)
+    header.files[1].size_bytes = 1 << 49
+    header.payload_bytes = header.snapshot_bytes = sum(f.size_bytes for f in header.files)
+    with pytest.raises(DiskFullError):
+        store.create(header.object_id).put_header(header.SerializeToString())
+    assert "create" not in disk.operations
+
+
+@pytest.mark.parametrize(("code", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, StoreError)])
+def test_a_write_that_fails_holds_nothing_that_is_not_there(
+    store: Store, disk: FaultyDisk, code: int, error: type[StoreError]
+) -> None:
+    model = make_model()
+    held = receive(store, model, range(4))
+    disk.fail(["pwrite"], code)
+    with pytest.raises(error) as caught:
+        held.put_chunks(model.chunks([4, 5]))
+    assert type(caught.value) is error
+    assert list(held.ledger.held) == [(0, 4)]
+    disk.heal()
+    held.put_chunks(model.chunks(range(4, model.manifest.chunks_total)))
+    assert held.computed_root() == model.root
+
+
+def test_no_room_for_a_page_leaves_the_pages_as_they_were(store: Store, disk: FaultyDisk) -> None:
+    model = make_model()
+    held = store.create(model.object_id)
+    held.put_header(model.header)
+    disk.fail(["pwrite"])
+    with pytest.raises(DiskFullError):
+        held.put_page(model.pages[0])
+    assert held.pages_held == 0
+    disk.heal()
+    assert receive(store, model).computed_root() == model.root
+
+
+# ---- restarts ----
+
+
+def test_a_restart_holds_what_is_there_after_hashing_it(tmp_path: Path) -> None:
+    model = make_model()
+    with Store.open(tmp_path) as store:
+        receive(store, model, [0, 1, 2, 20, 21, 40])
+    with Store.open(tmp_path) as store:
+        held = store.create(model.object_id)
+        assert list(held.ledger.held) == []
+        assert store.holdings()[0].chunks == ()
+        held.recover()
+        assert list(held.ledger.held) == [(0, 3), (20, 22), (40, 41)]
+        held.put_chunks(model.chunks())
+        assert held.computed_root() == model.root
+
+
+async def test_the_store_recovers_off_the_loop(tmp_path: Path) -> None:
+    models = [make_model(seed) for seed in (1, 2)]
+    with Store.open(tmp_path) as store:
+        for model in models:
+            receive(store, model)
+    with Store.open(tmp_path) as store:
+        await store.recover(threads=2)
+        assert [h.state for h in store.holdings()] == [ObjectState.RECEIVED] * 2
+        for model in models:
+            assert store.create(model.object_id).computed_root() == model.root
+
+
+def test_a_restart_drops_only_what_is_wrong(tmp_path: Path) -> None:
+    model = make_model()
+    with Store.open(tmp_path) as store:
+        held = receive(store, model)
+        for chunk in (0, 7, 30):
+            rot(held, chunk, store.layout.object(model.object_id).files)
+    with Store.open(tmp_path) as store:
+        held = store.create(model.object_id)
+        held.recover()
+        assert held.ledger.missing() == [(0, 1), (7, 8), (30, 31)]
+        held.put_chunks(model.chunks([0, 7, 30]))
+        assert held.computed_root() == model.root
+
+
+def test_lost_pages_cost_their_chunks_only(tmp_path: Path) -> None:
+    model = make_model()
+    with Store.open(tmp_path) as store:
+        receive(store, model)
+    pages = tmp_path / "objects" / model.object_id / "pages"
+    pages.write_bytes(pages.read_bytes()[:-3])
+    with Store.open(tmp_path) as store:
+        held = store.create(model.object_id)
+        held.recover()
+        last = model.manifest.chunks_of_page(model.manifest.pages_total - 1)[0]
+        assert held.pages_held == model.manifest.pages_total - 1
+        assert list(held.ledger.held) == [(0, last)]
+        held.put_page(model.pages[-1])
+        held.put_chunks(model.chunks(range(last, model.manifest.chunks_total)))
+        assert held.computed_root() == model.root
+
+
+@pytest.mark.parametrize("harm", ["header torn", "header of another", "file gone", "file short"])
+def test_an_object_that_is_not_whole_is_set_aside_and_said(tmp_path: Path, harm: str) -> None:
+    model = make_model()
+    with Store.open(tmp_path) as store:
+        receive(store, model)
+    own = tmp_path / "objects" / model.object_id
+    if harm == "header torn":
+        (own / "header").write_bytes((own / "header").read_bytes()[:-1])
+    elif harm == "header of another":
+        with Store.open(tmp_path / "x") as other:
+            receive(other, make_model(2), [])
+        (own / "header").write_bytes((tmp_path / "x" / "objects" / f"{2:032x}" / "header").read_bytes())
+    elif harm == "file gone":
+        (own / "files" / "config.json").unlink()
+    else:
+        os.truncate(own / "files" / "model.safetensors", 5)
+    with Store.open(tmp_path) as store:
+        assert store.objects() == {}
+        assert len(store.notes) == 1
+        assert "is not whole" in store.notes[0]
+        assert list((tmp_path / "trash").iterdir()) == []
+        assert receive(store, model).computed_root() == model.root
+
+
+# ---- rot ----
+
+
+def test_recheck_drops_only_what_is_rotten(store: Store) -> None:
+    model = make_model()
+    held = receive(store, model)
+    rot(held, 5, store.layout.object(model.object_id).files)
+    seen = held.signal.count
+    assert held.recheck([4, 5, 6, 10**9]) == [5]
+    assert held.signal.count == seen + 1
+    assert held.ledger.missing() == [(5, 6)]
+    assert held.recheck([4, 5, 6]) == []
+    held.put_chunks(model.chunks([5]))
+    assert held.computed_root() == model.root
+
+
+def test_an_unreadable_chunk_is_rotten(store: Store, disk: FaultyDisk) -> None:
+    model = make_model()
+    held = receive(store, model)
+    disk.fail(["pread"], errno.EIO)
+    assert held.recheck([3]) == [3]
+
+
+def test_rot_between_arrival_and_root_is_found_when_leaves_are_read_back(store: Store) -> None:
+    model = make_model(files={"a": MIB})
+    held = receive(store, model, range(15))
+    held.recheck([3])  # sound: nothing happens
+    rot(held, 0, store.layout.object(model.object_id).files)
+    assert held.recheck([0]) == [0]
+    rot(held, 1, store.layout.object(model.object_id).files)
+    held._leaves.feed = lambda *_: True  # type: ignore[union-attr, method-assign]
+    held.put_chunks(model.chunks([0, 15]))
+    with pytest.raises(StoreError, match=r"chunks \[\(1, 2\)\].*rotted on disk: recheck"):
+        held.computed_root()
+
+
+def test_a_landed_file_is_mended_beside_and_never_written_to(tmp_path: Path, store: Store) -> None:
+    model = make_model()
+    held = receive(store, model)
+    landed = store.land(model.object_id, 1, model.root)
+    chunk = model.manifest.chunks_of_file(1)[0] + 2
+    rot(held, chunk, landed.path)
+    file = landed.path / "model.safetensors"
+    rotten, inode = file.read_bytes(), file.stat().st_ino
+    with file.open("rb") as reader:
+        assert held.recheck([chunk]) == [chunk]
+        assert not held.ledger.complete
+        held.put_chunks(model.chunks([chunk]))
+        assert held.read_chunk(chunk) == model.chunk(chunk)  # served at once, from beside
+        assert file.read_bytes() == rotten
+        assert held.mend() == 1
+        assert reader.read() == rotten  # whoever has it open keeps it
+    assert file.stat().st_ino != inode
+    assert file.read_bytes() == model.files["model.safetensors"]
+    assert (file.stat().st_mode & 0o777, landed.path.stat().st_mode & 0o777) == (0o444, 0o555)
+    assert held.read_chunk(chunk) == model.chunk(chunk)
+    assert held.mend() == 0
+
+
+def test_mends_outlive_a_restart(tmp_path: Path) -> None:
+    model = make_model()
+    with Store.open(tmp_path) as store:
+        held = receive(store, model)
+        landed = store.land(model.object_id, 1, model.root)
+        rot(held, 3, landed.path)
+        held.recheck([3])
+        held.put_chunks(model.chunks([3]))
+    with Store.open(tmp_path) as store:
+        held = store.create(model.object_id)
+        assert held.read_chunk(3) == model.chunk(3)
+        assert held.mend() == 1
+        assert held.recheck(range(model.manifest.chunks_total)) == []
+
+
+# ---- the whole ----
+
+
+def test_the_root_needs_all_chunks(store: Store) -> None:
+    held = receive(store, make_model(), [0, 1])
+    with pytest.raises(StoreError, match="not complete"):
+        held.computed_root()
+
+
+def test_chunks_that_match_their_pages_can_still_have_the_wrong_root(store: Store) -> None:
+    model = make_model()
+    receive(store, model)
+    with pytest.raises(RootMismatchError, match=f"has root {model.root}"):
+        store.land(model.object_id, 1, model.root[:-1] + "x")
+    assert store.current() is None
+
+
+def test_a_dropped_object_takes_nothing_and_tells_its_children(store: Store) -> None:
+    model = make_model()
+    held = receive(store, model, [0])
+    seen = held.signal.count
+    store.discard(model.object_id)
+    assert held.state is SourceState.DROPPED
+    assert held.signal.count == seen + 1
+    for put in (lambda: held.put_header(model.header), lambda: held.put_page(b""), lambda: held.put_chunks([])):
+        with pytest.raises(StoreError, match="was dropped"):
+            put()
+    assert store.holdings() == []
+    assert receive(store, model).computed_root() == model.root  # from scratch
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 2**32),
+    chunk_bytes=st.sampled_from([64 * KIB, 256 * KIB, MIB, 2 * MIB]),
+    rots=st.integers(0, 3),
+    restarts=st.integers(0, 3),
+)
+def test_any_order_with_rot_and_deaths_gives_the_same_bytes(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, chunk_bytes: int, rots: int, restarts: int
+) -> None:
+    """The store against a dict: what it holds is right, and what it lost was lost for a reason."""
+    chance = random.Random(seed)
+    data = {
+        "a": some_bytes(chance.randrange(3 * MIB), seed),
+        "d/b": b"",
+        "d/c": some_bytes(chance.randrange(200 * KIB), seed),
+    }
+    model = model_of(data, object_id=f"{7:032x}", chunk_bytes=chunk_bytes)
+    path = tmp_path_factory.mktemp("store")
+    store = Store.open(path)
+    held = receive(store, model, [])
+    total = model.manifest.chunks_total
+    events = ["restart"] * restarts + ["rot"] * rots + ["put"] * total
+    chance.shuffle(events)
+    for event in events:
+        held_now = [c for a, b in held.ledger.held for c in range(a, b)]
+        if event == "restart":
+            abandon(store)
+            store = Store.open(path)
+            held = store.create(model.object_id)
+            held.recover(threads=1)
+            lost = set(held_now) - {c for a, b in held.ledger.held for c in range(a, b)}
+            assert sum(model.manifest.place(c).length for c in lost) < MIB + chunk_bytes
+        elif event == "rot" and held_now:
+            chunk = chance.choice(held_now)
+            rot(held, chunk, store.layout.object(model.object_id).files)
+            assert held.recheck(held_now) == [chunk]
+        else:
+            held.put_chunks(model.chunks(chance.sample(range(total), min(total, 3))))
+    held.put_chunks(model.chunks(chance.sample(range(total), total)))
+    assert held.computed_root() == model.root
+    landed = store.land(model.object_id, 1, model.root)
+    assert {n: (landed.path / n).read_bytes() for n in data} == data
+    store.close()
+
+
+def test_geometry_is_the_manifest_s(store: Store) -> None:
+    model = make_model()
+    held = receive(store, model, [])
+    assert held.manifest == model.manifest
+    assert isinstance(held.manifest, Manifest)
+    assert held.ledger.total == model.manifest.chunks_total
