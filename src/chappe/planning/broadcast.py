@@ -5,8 +5,8 @@
     chain-pipelined  F / R + (depth - 1) * chunk / R   n = floor(B0/Bw) chains, R = min(Bw, B0/n), depth = ceil(N/n)
 
 Sources: the first two are arithmetic; the third is ECHO-2's pipeline with its 64 MB chunks, of which a relay forwards
-nothing before it is whole. T(f) is the time at which the first ceil(f * N) workers hold everything: in a star with equal
-links all finish together, in chains layer by layer. Sizes in bytes, rates in bytes per second, times in seconds.
+nothing before it is whole. T(f) is the time at which the first ceil(f * N) workers hold everything: in a star of
+equal links all finish together, in chains layer by layer. Sizes in bytes, rates in bytes per second, times in seconds.
 """
 
 from __future__ import annotations
