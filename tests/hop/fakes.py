@@ -95,7 +95,7 @@ class MemoryObject:
         self._digests += digests
         self.signal.fire()
 
-    def put_chunks(self, chunks: Sequence[tuple[int, bytes | memoryview]]) -> None:
+    def put_chunks(self, chunks: Sequence[tuple[int, bytes]]) -> None:
         if self.put_error is not None:
             raise self.put_error
         for chunk, data in chunks:

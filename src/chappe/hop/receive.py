@@ -154,7 +154,7 @@ class Receiver:
     def _take_chunks(self, batch: ChunkBatch) -> None:
         manifest, sink = self._require_manifest(), self._sink
         held = sink.ledger.held
-        new: list[tuple[int, bytes | memoryview]] = []
+        new: list[tuple[int, bytes]] = []
         for chunk, data in batch.chunks:
             if chunk not in self._wanted or chunk >= manifest.chunks_total:
                 raise PeerError(f"chunk {chunk} was not asked for, or came twice")
@@ -164,7 +164,7 @@ class Receiver:
                 raise PeerError(f"chunk {chunk} before its page")
             self._wanted.discard(chunk, chunk + 1)
             if chunk not in held:  # else another parent was faster
-                new.append((chunk, data))
+                new.append((chunk, bytes(data)))
         if new:
             sink.put_chunks(new)
 

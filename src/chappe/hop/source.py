@@ -102,8 +102,5 @@ class ChunkSink(Protocol):
     def put_page(self, data: bytes) -> None:
         """Raises ManifestError."""
 
-    def put_chunks(self, chunks: Sequence[tuple[int, bytes | memoryview]]) -> None:
-        """Verify, then store, then record. Raises ChunkMismatchError (what came before it is stored), DiskFullError.
-
-        The data may be views into the received message: hash and write them as they are.
-        """
+    def put_chunks(self, chunks: Sequence[tuple[int, bytes]]) -> None:
+        """Verify, then store, then record. Raises ChunkMismatchError (what came before it is stored), DiskFullError."""
