@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from chappe.errors import ConfigError
+from chappe.errors import ConfigError, UsageError
+from chappe.hop.net import Address, parse_address
 
 Ready = Callable[[], tuple[bool, str]]
 """Ready or not, and a line for a person that says why."""
@@ -24,15 +24,10 @@ _SHUTDOWN_TIMEOUT_S = 1.0  # a scrape that hangs must not eat the 5 s in which a
 
 @dataclass(frozen=True, slots=True)
 class HttpServer:
-    """A server that listens. `port` is the real one when port 0 was asked for."""
+    """A server that listens. Its address has the real port when port 0 was asked for."""
 
-    host: str
-    port: int
+    address: Address
     _runner: web.AppRunner
-
-    @property
-    def address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
@@ -40,18 +35,6 @@ class HttpServer:
 
     async def close(self) -> None:
         await self._runner.cleanup()
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """`HOST:PORT`, `[IPV6]:PORT` or `:PORT` (loopback). Raises ConfigError naming the flag."""
-    try:
-        parts = urlsplit(f"//{address}")
-        port = parts.port
-    except ValueError:
-        port = None
-    if port is None or parts.netloc != address or "@" in address:
-        raise ConfigError(f"--http {address}: write it as HOST:PORT, for instance 127.0.0.1:9400 or [::1]:9400")
-    return parts.hostname or "127.0.0.1", port
 
 
 def make_app(registry: CollectorRegistry, ready: Ready) -> web.Application:
@@ -75,14 +58,17 @@ def make_app(registry: CollectorRegistry, ready: Ready) -> web.Application:
 
 async def serve_http(address: str, registry: CollectorRegistry, ready: Ready) -> HttpServer:
     """Listen on `HOST:PORT` (port 0 takes a free one). Raises ConfigError when the address is wrong or taken."""
-    host, port = split_address(address)
+    try:
+        wanted = parse_address(address, "127.0.0.1")
+    except UsageError as error:
+        raise ConfigError(f"--http: {error}") from error
     runner = web.AppRunner(
         make_app(registry, ready), handle_signals=False, access_log=None, shutdown_timeout=_SHUTDOWN_TIMEOUT_S
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        await web.TCPSite(runner, wanted.host, wanted.port).start()
     except OSError as error:
         await runner.cleanup()
         raise ConfigError(f"--http {address}: cannot listen there: {error.strerror or error}") from error
-    return HttpServer(host, int(runner.addresses[0][1]), runner)
+    return HttpServer(wanted.with_port(int(runner.addresses[0][1])), runner)

@@ -31,6 +31,7 @@ from chappe.core.relay_events import (
     Landed,
     LandFailed,
     LocalFault,
+    Mend,
     OpenFetch,
     OpenObject,
     Progress,
@@ -83,7 +84,7 @@ def test_every_row_of_the_list_has_its_test() -> None:
     rows = set(re.findall(r"^  ([pcdis]\d+) ", transfer.__doc__ or "", re.MULTILINE))
     tests = {match[1] for name in globals() if (match := re.match(r"test_([pcdis]\d+)_", name))}
     assert rows == tests
-    assert len(rows) == 36
+    assert len(rows) == 37
 
 
 def test_the_whole_way() -> None:
@@ -428,14 +429,32 @@ def test_d4_rotten_chunks_are_fetched_again() -> None:
     assert of(rig.do(ChunksDropped(A, ((0, 7),))), OpenFetch)
 
 
-def test_d4_rot_after_landing_is_said_and_never_rewritten() -> None:
+def test_d4_rot_after_landing_is_mended() -> None:
     rig = fetching()
     landed(rig)
+    rig.assign(target(root=ROOT_A), order(parent=P))
     effects = rig.do(ChunksDropped(A, ((0, 7),)))
-    assert of(effects, OpenFetch) == []
+    assert of(effects, OpenFetch)[0].source == P
     (report,) = of(effects, ReportHolding)
-    assert (report.holding.state, report.holding.version) == (ObjectState.FAILED, 1)
-    assert "chappe verify" in report.holding.reason
+    assert (report.holding.state, report.holding.version) == (ObjectState.INSTALLED, 1)
+    assert "rotted" in report.holding.reason
+    effects = rig.do(Progress(A, ALL, 8))
+    assert of(effects, Mend) == [Mend(A)]
+    assert of(effects, Land) == []
+    assert rig.machine.holdings()[0].reason == ""
+
+
+def test_d7_an_object_with_a_lost_write_starts_from_scratch() -> None:
+    rig = fetching()
+    rig.do(Progress(A, ALL, 8))
+    rig.assign(target(root=ROOT_A), order(parent=P))
+    lose(rig, None, progressed=True)
+    effects = rig.do(LandFailed(A, LocalFault.DAMAGED, "EIO at fsync"))
+    assert of(effects, ResetObject) == [ResetObject(A)]
+    assert states(effects) == [ObjectState.FAILED]
+    assert of(effects, OpenFetch) == []
+    assert of(rig.wait(), OpenFetch)
+    assert of(rig.do(Progress(A, ALL, 8)), Land)
 
 
 def test_d5_a_root_mismatch_starts_from_scratch_once() -> None:

@@ -63,7 +63,7 @@ class Held:
 
     def wants_chunks(self, now: float) -> bool:
         held_up = self.waiting is not None and now < self.waiting.until_s
-        return not (self.landed or self.landing or self.doomed or self.complete or held_up)
+        return not (self.landing or self.doomed or self.complete or held_up)
 
     def may_land(self, target: Target, now: float) -> bool:
         held_up = self.waiting is not None and now < self.waiting.until_s
@@ -80,14 +80,16 @@ class Held:
             self.waiting = None
         return True
 
+    def on_mended(self) -> None:
+        self.reason = ""
+
     def on_dropped(self, chunks: tuple[Range, ...]) -> bool:
-        """Rot. What has landed is never written again, so it cannot be mended here."""
+        """Rot: what is left. A landed version stays what it was, its readers are told by `chappe verify`."""
         if chunks == self.chunks:
             return False
         self.chunks = chunks
         if self.landed:
-            self.doomed = True
-            self.reason = "the landed copy is damaged: run `chappe verify` on it"
+            self.reason = "some of the landed copy has rotted and is fetched again"
         return True
 
     def on_fault(self, waiting: Waiting) -> None:
@@ -108,9 +110,12 @@ class Held:
         if self.mismatches > 1:
             self.doomed, self.reason = True, f"{detail}, again after a second transfer from scratch"
             return False
-        self.chunks, self.chunks_total = (), None
+        self.on_reset()
         self.reason = f"{detail}: receiving it again from scratch"
         return True
+
+    def on_reset(self) -> None:
+        self.chunks, self.chunks_total = (), None
 
     def on_installed(self, ok: bool, reason: str) -> None:
         self.installed, self.reason = ok, reason

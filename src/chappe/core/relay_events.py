@@ -59,6 +59,7 @@ class LocalFault(StrEnum):
 
     DISK_FULL = "disk_full"
     STORE = "store"  # an I/O error, or something in the store that this program did not write
+    DAMAGED = "damaged"  # the device lost a write: nothing of the object can be relied on
     ROOT_MISMATCH = "root_mismatch"  # every chunk matched its page, the whole is not what was announced
 
 
@@ -239,6 +240,13 @@ class Land:
 
 
 @dataclass(frozen=True, slots=True)
+class Mend:
+    """The rotten chunks of a landed object are here again: replace the files that they belong to."""
+
+    object_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Install:
     """Start the hook for a landed version; answered by InstallEnded. `previous` was installed before it, 0 for none."""
 
@@ -293,6 +301,7 @@ RelayEffect = (
     | OpenFetch
     | CloseFetch
     | Land
+    | Mend
     | Install
     | Retain
     | ReportHolding

@@ -37,9 +37,10 @@ disk
   d1  is full while receiving                   DISK_FULL, fetch closed, tried every 2 s, goes on by itself
   d2  is full while landing                     DISK_FULL, landing tried again
   d3  fails otherwise                           FAILED with the reason, tried again every 10 s
-  d4  rots                                      what was dropped is fetched again; after landing FAILED, never rewritten
+  d4  rots                                      what was dropped is fetched again; landed files are replaced then
   d5  root mismatch                             from scratch, once; then FAILED for good
   d6  target withdrawn while landing            not pulled from under the landing; dropped after it, if it failed
+  d7  loses a write                             from scratch, after 10 s
 install hook
   i1  says no                                   FAILED with its reason, not started again for this version
   i2  is slow while newer versions land         only the newest is started, after it has ended
@@ -65,6 +66,7 @@ from chappe.core.effects import Log, Target, WakeAt
 from chappe.core.events import HeldEdge, Holding, ObjectState
 from chappe.core.holding import Held, Waiting
 from chappe.core.installing import InstallMode, Installs
+from chappe.core.ranges import Range
 from chappe.core.reasons import ParentLossReason
 from chappe.core.relay_events import (
     Acknowledge,
@@ -83,6 +85,7 @@ from chappe.core.relay_events import (
     Landed,
     LandFailed,
     LocalFault,
+    Mend,
     OpenObject,
     Progress,
     RelayEffect,
@@ -181,8 +184,8 @@ class Transfer:
         match event:
             case Assigned(assignment):
                 return self._on_assigned(assignment)
-            case Progress(object_id, chunks, total):
-                return self._on_progress(object_id, lambda held: held.on_progress(chunks, total))
+            case Progress():
+                return self._on_progress(event)
             case ChunksDropped(object_id, chunks):
                 return self._on_chunks_dropped(object_id, chunks)
             case FetchConnected(fetch):
@@ -256,16 +259,27 @@ class Transfer:
 
     # ---- receiving -------------------------------------------------------------------------------------------------
 
-    def _on_progress(self, object_id: str, change: Callable[[Held], bool]) -> list[RelayEffect]:
-        held = self._objects.get(object_id)
-        return [ReportHolding(held.holding())] if held is not None and change(held) else []
+    def _on_progress(self, event: Progress) -> list[RelayEffect]:
+        held = self._objects.get(event.object_id)
+        if held is None:
+            return []
+        was_complete = held.complete
+        if not held.on_progress(event.chunks, event.chunks_total):
+            return []
+        effects: list[RelayEffect] = []
+        if held.landed and held.complete and not was_complete:
+            held.on_mended()
+            effects.append(Mend(held.object_id))
+        return [*effects, ReportHolding(held.holding())]
 
-    def _on_chunks_dropped(self, object_id: str, chunks: tuple[tuple[int, int], ...]) -> list[RelayEffect]:
-        effects = self._on_progress(object_id, lambda held: held.on_dropped(chunks))
-        if effects and not self._objects[object_id].landed:  # a running fetch asked before: it will not bring them
-            for upstream in self._upstreams.values():
-                if upstream.order.object_id == object_id:
-                    effects += upstream.close()
+    def _on_chunks_dropped(self, object_id: str, chunks: tuple[Range, ...]) -> list[RelayEffect]:
+        held = self._objects.get(object_id)
+        if held is None or not held.on_dropped(chunks):
+            return []
+        effects: list[RelayEffect] = [ReportHolding(held.holding())]
+        for upstream in self._upstreams.values():
+            if upstream.order.object_id == object_id:  # a running fetch asked before: it will not bring them
+                effects += upstream.close()
         return effects
 
     def _upstream_of(self, fetch: int) -> Upstream | None:
@@ -289,8 +303,12 @@ class Transfer:
         full = fault is LocalFault.DISK_FULL
         wait_s = self.config.disk_full_retry_s if full else self.config.store_fault_retry_s
         held.on_fault(Waiting(ObjectState.DISK_FULL if full else ObjectState.FAILED, detail, now + wait_s))
+        effects: list[RelayEffect] = []
+        if fault is LocalFault.DAMAGED:
+            held.on_reset()
+            effects.append(ResetObject(held.object_id))
         log = Log("store fault", fault.value, {"object_id": held.object_id, "detail": detail})
-        return [ReportHolding(held.holding()), log]
+        return [*effects, ReportHolding(held.holding()), log]
 
     # ---- landing and installing ------------------------------------------------------------------------------------
 

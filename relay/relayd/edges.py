@@ -1,0 +1,167 @@
+"""Runs the fetches that the transfer machine opens, and tells it how far each object is. Decides neither.
+
+    OpenFetch ──▶ task: dial ──▶ FetchConnected ──▶ chunks go into the store ──▶ Progress, FetchEnded
+    CloseFetch ─▶ the task is cancelled, and nothing more is heard of it
+
+An object is watched through its own signal: the header and the last chunk are told at once, the rest once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc.aio
+import structlog
+
+from chappe.core.effects import PeerRef
+from chappe.core.ranges import Range
+from chappe.core.reasons import ParentLossReason
+from chappe.core.relay_events import (
+    ChunksDropped,
+    FetchConnected,
+    FetchEnded,
+    LocalFault,
+    OpenFetch,
+    Progress,
+    RelayEvent,
+)
+from chappe.errors import DiskFullError, StoreError, UsageError
+from chappe.hop.client import FetchEnd, build_request, fetch
+from chappe.hop.limits import TokenBucket
+from chappe.hop.meter import HopMeter
+from chappe.hop.objects import StoredObject
+from chappe.hop.source import SourceState
+from chappe.v1.relay_pb2 import EdgeToken
+
+log = structlog.get_logger()
+
+PROGRESS_INTERVAL_S = 1.0
+
+
+def progress_of(held: StoredObject) -> Progress:
+    return Progress(held.object_id, tuple(held.ledger.held), held.ledger.total)
+
+
+def fault_of(error: StoreError) -> LocalFault:
+    return LocalFault.DISK_FULL if isinstance(error, DiskFullError) else LocalFault.STORE
+
+
+async def watch(held: StoredObject, on_event: Callable[[RelayEvent], None]) -> None:
+    """Tell what changes, until the object is dropped."""
+    told = _Told.of(held)
+    seen = held.signal.count
+    while held.state is SourceState.OPEN:
+        now = _Told.of(held)
+        if now.count < told.count:
+            on_event(ChunksDropped(held.object_id, now.chunks))
+        elif now != told:
+            on_event(progress_of(held))
+        told = now
+        seen = await held.signal.wait(seen)
+        try:
+            async with asyncio.timeout(PROGRESS_INTERVAL_S):
+                while held.state is SourceState.OPEN and not told.is_news(held):
+                    seen = await held.signal.wait(seen)
+        except TimeoutError:
+            continue
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    chunks: tuple[Range, ...]
+    count: int
+    total: int | None
+
+    @classmethod
+    def of(cls, held: StoredObject) -> _Told:
+        return cls(tuple(held.ledger.held), len(held.ledger.held), held.ledger.total)
+
+    def is_news(self, held: StoredObject) -> bool:
+        """The header has come, the last chunk has, or something has rotted: not to be told in its own time."""
+        count, total = len(held.ledger.held), held.ledger.total
+        return total != self.total or count < self.count or (count == total and count != self.count)
+
+
+class Fetches:
+    """All on the event loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        open_object: Callable[[str], StoredObject],
+        open_channel: Callable[[PeerRef], grpc.aio.Channel],
+        on_event: Callable[[RelayEvent], None],
+        on_mismatch: Callable[[int], None],
+        spawn: Callable[[str, asyncio.Task[None]], None],
+        downlink: TokenBucket | None,
+        meter: HopMeter,
+    ) -> None:
+        """`open_object` raises StoreError, `open_channel` UsageError for an address that is none."""
+        self._open_object = open_object
+        self._open_channel = open_channel
+        self._on_event = on_event
+        self._on_mismatch = on_mismatch
+        self._spawn = spawn
+        self._downlink = downlink
+        self._meter = meter
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def open(self, order: OpenFetch) -> None:
+        task = asyncio.create_task(self._run(order))
+        self._tasks[order.fetch] = task
+        self._spawn(f"fetch {order.fetch} from {order.source.peer.name}", task)
+
+    def close(self, fetch_number: int) -> None:
+        task = self._tasks.pop(fetch_number, None)
+        if task is not None:
+            task.cancel()
+
+    async def _run(self, order: OpenFetch) -> None:
+        peer = order.source.peer
+        log.info("fetch_opened", object_id=order.object_id, parent=peer.name, address=peer.address)
+        try:
+            ended = await self._fetch(order)
+        finally:
+            self._tasks.pop(order.fetch, None)
+        log.info(
+            "fetch_ended",
+            object_id=order.object_id,
+            parent=peer.name,
+            reason=ended.reason.value if ended.reason else "complete",
+            detail=ended.detail,
+        )
+        self._on_event(ended)
+
+    async def _fetch(self, order: OpenFetch) -> FetchEnded:
+        try:
+            held = self._open_object(order.object_id)
+        except StoreError as error:
+            return FetchEnded(order.fetch, fault_of(error), str(error))
+        before = _Told.of(held), held.pages_held
+        try:
+            end = await self._receive(order, held)
+            if end.rejected:
+                self._on_mismatch(len(end.rejected))
+            reason, detail, rejected = end.reason, end.detail, end.rejected
+        except UsageError as error:
+            return FetchEnded(order.fetch, ParentLossReason.UNREACHABLE, str(error))
+        except StoreError as error:
+            self._on_event(progress_of(held))
+            return FetchEnded(order.fetch, fault_of(error), str(error))
+        self._on_event(progress_of(held))  # before the end, so that nobody asks again for what has just come
+        progressed = before != (_Told.of(held), held.pages_held)
+        return FetchEnded(order.fetch, reason, detail, rejected, progressed)
+
+    async def _receive(self, order: OpenFetch, held: StoredObject) -> FetchEnd:
+        token = EdgeToken.FromString(order.source.token)
+        async with self._open_channel(order.source.peer) as channel:
+            return await fetch(
+                channel,
+                build_request(held, order.stripe, token, order.rejected),
+                held,
+                downlink=self._downlink,
+                meter=self._meter,
+                on_connected=lambda: self._on_event(FetchConnected(order.fetch)),
+            )

@@ -1,0 +1,414 @@
+"""One relay: what comes in becomes an event, `Transfer.handle` decides, and what it wants is carried out. No decisions.
+
+coordinator ──▶ Control ─┐                      ┌─▶ Fetches ──▶ Store ◀── RelayService ◀── children
+fetches, store, hook ────┼──▶ handle(event) ────┼─▶ Store.land / retain, install hook
+timer, signals ──────────┘                      └─▶ Control.report, metrics, log
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc.aio
+import structlog
+
+from chappe.clock import boot_now
+from chappe.core.effects import Count, Log, PeerRef, WakeAt
+from chappe.core.events import ObjectState
+from chappe.core.installing import InstallMode
+from chappe.core.relay_events import (
+    Acknowledge,
+    AdmitChildren,
+    AskToLeave,
+    CloseFetch,
+    DropObject,
+    EdgeOrder,
+    Install,
+    InstallEnded,
+    Land,
+    Landed,
+    LandFailed,
+    LocalFault,
+    Mend,
+    OpenFetch,
+    OpenObject,
+    RelayEffect,
+    RelayEvent,
+    Removed,
+    ReportConnected,
+    ReportHolding,
+    ReportLost,
+    ResetObject,
+    Restored,
+    Retain,
+    Stop,
+    Tick,
+)
+from chappe.core.transfer import Transfer, TransferConfig
+from chappe.errors import RootMismatchError, StoreError, VersionConflictError
+from chappe.hop.catalog import Catalog
+from chappe.hop.guard import AssignedChild, EdgeGuard
+from chappe.hop.limits import TokenBucket
+from chappe.hop.meter import HopMeter
+from chappe.hop.objects import StoredObject
+from chappe.hop.server import RelayService
+from chappe.hop.source import Signal
+from chappe.hop.store import Store
+from chappe.v1 import coordinator_pb2 as pb
+from chappe.wire.frames import PROTOCOL_VERSION
+from chappe.wire.relay_messages import Node, Welcomed, encode_hello
+from relayd.config import InstallHook
+from relayd.control import Control
+from relayd.edges import Fetches, fault_of, watch
+from relayd.install import environment, run_command
+from relayd.local import LandedView
+from relayd.metrics import Reading, RelaydMetrics
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+_RECHECK_AT_ONCE = 4  # chunks hashed between two turns of the event loop
+
+
+@dataclass(frozen=True, slots=True)
+class RelayOptions:
+    """Rates are bytes per second, None for no limit."""
+
+    hook: InstallHook
+    install_timeout_s: float
+    limit_downlink_bytes_per_s: float | None = None
+    limit_uplink_bytes_per_s: float | None = None
+
+
+class Relay:
+    """Make it with an open, recovered store; `start` it; `stopped` is done when it is over: then `close`.
+
+    `describe` says who this node is, at which address now. All on one event loop.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        options: RelayOptions,
+        *,
+        coordinator: str,
+        describe: Callable[[], Coroutine[Any, Any, Node]],
+        dial_coordinator: Callable[[], grpc.aio.Channel],
+        dial_peer: Callable[[PeerRef], grpc.aio.Channel],
+    ) -> None:
+        self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.landed = Signal()
+        self.metrics = RelaydMetrics(self._read)
+        self._store = store
+        self._options = options
+        self._describe = describe
+        self._received = HopMeter()
+        self._guard = EdgeGuard(store.worker_id)
+        self._catalog = Catalog()
+        self.service = RelayService(self._catalog, self._guard, uplink=_bucket(options.limit_uplink_bytes_per_s))
+        config = TransferConfig(options.hook.mode, options.install_timeout_s)
+        self.machine = Transfer(config, (_restored(held) for held in store.objects().values()), random.random)
+        self._fetches = Fetches(
+            open_object=self._open_object,
+            open_channel=dial_peer,
+            on_event=self.handle,
+            on_mismatch=self.metrics.verify_failures.inc,
+            spawn=self._watch_task,
+            downlink=_bucket(options.limit_downlink_bytes_per_s),
+            meter=self._received,
+        )
+        self._control = Control(
+            coordinator=coordinator,
+            open_channel=dial_coordinator,
+            hello=self._hello,
+            on_welcome=self._on_welcome,
+            on_event=self.handle,
+        )
+        self._inbox: deque[RelayEvent] = deque()
+        self._handling = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._threads: set[asyncio.Future[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._landing: set[int] = set()
+        self._asked_s: dict[int, float] = {}
+
+    # ---- life ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        for held in self._store.objects().values():
+            self._serve(held)
+        self._spawn("control", self._control.run())
+
+    async def close(self, grace_s: float) -> bool:
+        """Stop all work. False when a thread is still at it after the grace: the store must then not be closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.service.leave()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._threads:
+            await asyncio.wait(self._threads, timeout=grace_s)
+        return not self._threads
+
+    def handle(self, event: RelayEvent) -> None:
+        """The one door. An event that comes while effects are carried out waits for its turn."""
+        self._inbox.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._inbox:
+                event = self._inbox.popleft()
+                for effect in self.machine.handle(event, boot_now()):
+                    self._carry_out(effect)
+                if isinstance(event, Landed | LandFailed | InstallEnded):
+                    self.landed.fire()
+        finally:
+            self._handling = False
+
+    def _carry_out(self, effect: RelayEffect) -> None:
+        match effect:
+            case OpenFetch():
+                self._fetches.open(effect)
+            case CloseFetch(fetch):
+                self._fetches.close(fetch)
+            case ReportHolding() | ReportConnected() | ReportLost() | Acknowledge() | AskToLeave():
+                self._control.report(effect)
+            case OpenObject(object_id):
+                self._try(lambda: self._open_object(object_id), f"opening object {object_id}")
+            case ResetObject(object_id):
+                self._try(lambda: self._reset_object(object_id), f"resetting object {object_id}")
+            case DropObject(object_id):
+                self._try(lambda: self._drop_object(object_id), f"dropping object {object_id}")
+            case AdmitChildren(edges):
+                self._guard.assign(_children(edges))
+            case Land():
+                self._spawn(f"landing {effect.version}", self._land(effect))
+            case Mend(object_id):
+                self._spawn(f"mending {object_id}", self._mend(object_id))
+            case Install(version, previous):
+                self._spawn(f"install {version}", self._install(version, previous))
+            case Retain(objects, versions):
+                self._try(lambda: self._retain(objects, versions), "retention")
+            case WakeAt(time_s):
+                self._wake_at(time_s)
+            case Log(event, reason, fields):
+                log.info(event.replace(" ", "_"), reason=reason, **fields)
+            case Count(name, labels):
+                self.metrics.count(name, labels)
+            case Stop():
+                if not self.stopped.done():
+                    self.stopped.set_result(None)
+
+    # ---- tasks, threads and time -----------------------------------------------------------------------------------
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        self._watch_task(name, asyncio.create_task(work))
+
+    def _watch_task(self, name: str, task: asyncio.Task[None]) -> None:
+        """A task that fails ends the daemon: nothing here fails in a way that it could go on from."""
+        task.set_name(name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self.stopped.done():
+            self.stopped.set_exception(error)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Run it to its end, even when the caller is cancelled: `close` waits for it."""
+        future = asyncio.get_running_loop().run_in_executor(None, work)
+        self._threads.add(future)
+        future.add_done_callback(self._threads.discard)
+        return await asyncio.shield(future)
+
+    def _wake_at(self, time_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(0.0, time_s - boot_now())
+        self._timer = asyncio.get_running_loop().call_later(delay_s, lambda: self._spawn("tick", self._tick()))
+
+    async def _tick(self) -> None:
+        self.handle(Tick())
+
+    def _try(self, work: Callable[[], object], what: str) -> None:
+        """What fails here shows again, with a consequence, when the object is next used."""
+        try:
+            work()
+        except StoreError as error:
+            log.warning("store_trouble", doing=what, problem=str(error))
+
+    # ---- objects ---------------------------------------------------------------------------------------------------
+
+    def _open_object(self, object_id: str) -> StoredObject:
+        held = self._store.create(object_id)
+        if self._catalog.get(object_id) is not held:
+            self._serve(held)
+        return held
+
+    def _serve(self, held: StoredObject) -> None:
+        self._catalog.add(held)
+        self._spawn(f"watch {held.object_id}", watch(held, self.handle))
+
+    def _reset_object(self, object_id: str) -> None:
+        self._catalog.remove(object_id)
+        self._store.discard(object_id)
+        self._open_object(object_id)
+
+    def _drop_object(self, object_id: str) -> None:
+        self._catalog.remove(object_id)
+        self._guard.forget(object_id)
+        self._store.discard(object_id)
+
+    def _retain(self, objects: tuple[str, ...], versions: tuple[int, ...]) -> None:
+        gone = self._store.retain(objects, versions)
+        for object_id in gone.objects:
+            self._catalog.remove(object_id)
+            self._guard.forget(object_id)
+        if gone.objects or gone.versions:
+            log.info("retention", removed_versions=list(gone.versions))
+            self.handle(Removed(gone.objects))
+            self._spawn("emptying the trash", self._empty_trash())
+
+    async def _empty_trash(self) -> None:
+        try:
+            await self._in_thread(self._store.empty_trash)
+        except OSError as error:
+            log.warning("store_trouble", doing="emptying the trash", problem=str(error))
+
+    # ---- landing and installing ------------------------------------------------------------------------------------
+
+    async def _land(self, order: Land) -> None:
+        self._landing.add(order.version)
+        held = self._store.get(order.object_id)
+        try:
+            await self._in_thread(lambda: self._store.land(order.object_id, order.version, order.root))
+        except RootMismatchError as error:
+            event: RelayEvent = LandFailed(order.object_id, LocalFault.ROOT_MISMATCH, str(error))
+        except VersionConflictError as error:
+            event = LandFailed(order.object_id, LocalFault.STORE, str(error))
+        except StoreError as error:
+            fault = fault_of(error)
+            if held is not None and held.damaged:
+                fault = LocalFault.DAMAGED
+            elif held is not None and fault is LocalFault.STORE:
+                await _recheck(held)  # if it is rot, what is left is told and fetched again
+            event = LandFailed(order.object_id, fault, str(error))
+        else:
+            self._asked_s[order.version] = boot_now()
+            event = Landed(order.object_id)
+        self._landing.discard(order.version)
+        self.handle(event)
+
+    async def _mend(self, object_id: str) -> None:
+        held = self._store.get(object_id)
+        if held is None:
+            return
+        try:
+            files = await self._in_thread(held.mend)
+            log.info("mended", object_id=object_id, files=files)
+        except StoreError as error:
+            log.warning("store_trouble", doing=f"mending object {object_id}", problem=str(error))
+
+    async def _install(self, version: int, previous: int) -> None:
+        new, old = self._store.landed(version), self._store.landed(previous)
+        if new is None:
+            self.handle(InstallEnded(version, ok=False, reason="the version is gone"))
+            return
+        started_s = boot_now()
+        names = environment(version, new.path, previous, None if old is None else old.path)
+        log.info("install_started", version=version, previous=previous)
+        outcome = await run_command(self._options.hook.command, names, self._options.install_timeout_s)
+        self.metrics.install_seconds.observe(boot_now() - started_s)
+        self._install_ended(version, outcome.ok, outcome.reason)
+
+    def _install_ended(self, version: int, ok: bool, reason: str) -> None:
+        if ok:
+            self._try(lambda: self._store.mark_installed(version), f"remembering that version {version} is installed")
+        self.handle(InstallEnded(version, ok, reason))
+
+    # ---- the coordinator -------------------------------------------------------------------------------------------
+
+    async def _hello(self) -> pb.JoinRequest:
+        node = await self._describe()
+        machine = self.machine
+        return encode_hello(node, PROTOCOL_VERSION, machine.holdings(), machine.edges(), machine.assignment_epoch)
+
+    def _on_welcome(self, welcome: Welcomed) -> None:
+        """Raises WrongRunError, BadTokenError."""
+        self._store.bind_run(welcome.run)
+        self._guard.set_run(welcome.run, welcome.token_key)
+
+    # ---- what the local service and the metrics see ----------------------------------------------------------------
+
+    def newest(self) -> LandedView:
+        versions = self.machine.versions()
+        snapshot = self._store.landed(versions[ObjectState.VERIFIED])
+        if snapshot is None:
+            return LandedView(self._store.run)
+        installed = snapshot.version == versions[ObjectState.INSTALLED]
+        return LandedView(self._store.run, snapshot.version, snapshot.root, snapshot.path, installed)
+
+    def confirms(self) -> bool:
+        return self._options.hook.mode is InstallMode.CONFIRM
+
+    def landing(self, version: int) -> bool:
+        return version in self._landing
+
+    def confirm(self, version: int, ok: bool, reason: str) -> bool:
+        versions = self.machine.versions()
+        if version <= versions[ObjectState.INSTALLED]:
+            return True  # said before
+        if version > versions[ObjectState.VERIFIED] or self._store.landed(version) is None:
+            return False
+        asked_s = self._asked_s.pop(version, None)
+        if asked_s is not None:
+            self.metrics.install_seconds.observe(boot_now() - asked_s)
+        self._install_ended(version, ok, reason or ("" if ok else "the engine said no"))
+        return True
+
+    def _read(self) -> Reading:
+        now, streams = boot_now(), self.service.streams
+        return Reading(
+            received_bytes=self._received.bytes_total,
+            forwarded_bytes=streams.forwarded_bytes_total,
+            downlink_bytes_per_s=self._received.current_bytes_per_s(now),
+            uplink_bytes_per_s=streams.bytes_per_s(now),
+            backlog_bytes=streams.backlog_bytes(),
+            versions=self.machine.versions(),
+        )
+
+
+def _bucket(rate_bytes_per_s: float | None) -> TokenBucket | None:
+    return None if rate_bytes_per_s is None else TokenBucket(rate_bytes_per_s)
+
+
+def _restored(held: StoredObject) -> Restored:
+    landed = held.landed
+    version, root = (0, "") if landed is None else (landed.version, landed.root)
+    return Restored(held.object_id, version, root, tuple(held.ledger.held), held.ledger.total, held.installed)
+
+
+def _children(edges: tuple[EdgeOrder, ...]) -> list[AssignedChild]:
+    return [
+        AssignedChild(
+            edge.object_id, edge.stripe, slot.slot, slot.child.worker_id, slot.child.name, slot.generation, slot.epoch
+        )
+        for edge in edges
+        for slot in edge.children
+    ]
+
+
+async def _recheck(held: StoredObject) -> None:
+    """Every chunk against its page, a few between two turns of the event loop."""
+    chunks = [chunk for start, stop in held.ledger.held for chunk in range(start, stop)]
+    for at in range(0, len(chunks), _RECHECK_AT_ONCE):
+        held.recheck(chunks[at : at + _RECHECK_AT_ONCE])
+        await asyncio.sleep(0)
