@@ -62,6 +62,7 @@ class Node:
         self.ended_with: pb.JoinReply | grpc.aio.AioRpcError | None = None
         self._call: Any = stub.Join()
         self._news = asyncio.Condition()
+        self._write = asyncio.Lock()  # gRPC takes one write at a time
         self._reader: asyncio.Task[None] | None = None
 
     async def join(self) -> Node:
@@ -71,7 +72,8 @@ class Node:
         return self
 
     async def send(self, **message: Any) -> None:
-        await self._call.write(pb.JoinRequest(**message))
+        async with self._write:
+            await self._call.write(pb.JoinRequest(**message))
 
     async def _read(self) -> None:
         try:
