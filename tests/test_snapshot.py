@@ -32,7 +32,7 @@ def write_raw(file: Path, tensors: list[tuple[str, str, tuple[int, ...], bytes]]
 
 
 def test_one_file_gives_what_was_saved(tmp_path: Path) -> None:
-    saved = {
+    saved: dict[str, np.ndarray[Any, Any]] = {
         "a": np.arange(12, dtype=np.float32).reshape(3, 4),
         "zero_dim": np.array(5, dtype=np.int64),
         "empty": np.empty((0, 7), dtype=np.float16),
@@ -152,7 +152,7 @@ def test_tied_tensors_appear_under_both_names_and_share_memory(tmp_path: Path) -
     tensors = landed(tmp_path).torch()
     assert tensors.keys() == {"a.weight", "b.weight"}
     assert tensors["a.weight"].data_ptr() == tensors["b.weight"].data_ptr()
-    assert np.shares_memory(*landed(tmp_path).load().values())
+    assert np.shares_memory(*list(landed(tmp_path).load().values())[:2])
 
 
 def test_shards_are_those_of_the_index(tmp_path: Path) -> None:

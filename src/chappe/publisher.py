@@ -197,8 +197,32 @@ class AsyncPublisher:
 class Publisher:
     """`AsyncPublisher` for threads without an event loop: the same methods, blocking. Use it in a `with` block."""
 
-    def __init__(self, coordinator: str, **settings: Any) -> None:
-        self._publisher = AsyncPublisher(coordinator, **settings)
+    def __init__(
+        self,
+        coordinator: str,
+        *,
+        listen: str = "127.0.0.1:0",
+        advertise: str | None = None,
+        uplink: str | float | None = None,
+        limit_uplink: str | float | None = None,
+        tls: Tls | None = None,
+        insecure: bool = False,
+        name: str | None = None,
+        spool: str | os.PathLike[str] | None = None,
+        open_timeout_s: float = 10.0,
+    ) -> None:
+        self._publisher = AsyncPublisher(
+            coordinator,
+            listen=listen,
+            advertise=advertise,
+            uplink=uplink,
+            limit_uplink=limit_uplink,
+            tls=tls,
+            insecure=insecure,
+            name=name,
+            spool=spool,
+            open_timeout_s=open_timeout_s,
+        )
         self._thread: LoopThread = shared_loop()
 
     def open(self) -> Self:

@@ -147,7 +147,9 @@ async def test_a_lost_stream_is_opened_again_with_every_offer_and_its_root(coord
         session.announce_root(OBJECT, "xxh3_128:1")
         session.offer(an_offer(OTHER))
         session.withdraw(OTHER)
-        await coordinator.next("root")
+        session.offer(an_offer("d" * 32))
+        session.source_failed("d" * 32, "changed")
+        await coordinator.next("source_failed")
         coordinator.assign(OBJECT, epoch=7)
         assert (await coordinator.next("acknowledge")).epoch == 7
         coordinator.hang_up()
@@ -155,6 +157,7 @@ async def test_a_lost_stream_is_opened_again_with_every_offer_and_its_root(coord
         assert (hello.run, hello.assignment_epoch) == ("run-1", 7)
         offer = await coordinator.next("offer")
         assert (offer.object_id, offer.root) == (OBJECT, "xxh3_128:1")
+        assert (await coordinator.next("source_failed")).object_id == "d" * 32
         session.offer(an_offer("c" * 32))
         assert (await coordinator.next("offer")).object_id == "c" * 32  # and OTHER was not offered again
 

@@ -10,12 +10,12 @@ call is made again: a coordinator that is away is waited for, and finds the publ
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import grpc
 import grpc.aio
-import structlog
 
 from chappe.clock import boot_now
 from chappe.core.digest import ALGORITHMS
@@ -26,6 +26,7 @@ from chappe.errors import (
     PublicationFailedError,
     SnapshotChangedError,
     SnapshotError,
+    UsageError,
     VersionConflictError,
 )
 from chappe.origin.calls import explain, is_transient, retry_delay_s
@@ -38,9 +39,10 @@ from chappe.origin.spool import SpooledSnapshot
 from chappe.publication import AsyncPublication, PublicationStatus
 from chappe.v1 import coordinator_pb2 as pb
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)  # a library in somebody's trainer: nothing is printed uninvited
 
 _CANCEL_TIMEOUT_S = 5.0
+_FAILURE_GRACE_S = 5.0  # without a word from a coordinator that is away
 _SETTLED = frozenset({"closed", "superseded"})
 
 
@@ -62,6 +64,8 @@ class PublishJob:
         self._forget = forget
         self._object: OriginObject | None = None
         self._accepted = False
+        self._own_root: str | None = None  # hashed here, to compare
+        self._failure: ChappeError | None = None  # of the source
         self._hashing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.publication = AsyncPublication(
@@ -87,7 +91,7 @@ class PublishJob:
         try:
             status = await self._follow(self.publication.until)
         except (ChappeError, OSError) as error:
-            self.publication.fail(error)
+            self.publication.fail(self._failure or error)
             await self.release()
         else:
             self.publication.finish(status)
@@ -107,13 +111,16 @@ class PublishJob:
                 request.version = self.publication.version or 0
             try:
                 async for event in self._node.coordinator.Publish(request):
-                    failures = 0
                     if (status := await self._take(event, until)) is not None:
                         return status
+                    if not event.HasField("already"):
+                        failures = 0
             except grpc.aio.AioRpcError as error:
-                if not is_transient(error):
-                    raise explain(error, self._what) from error
-                log.warning("publish_call_lost", object_id=self.object_id, problem=error.details())
+                meaning = explain(error, self._what)
+                # One that restarted may be asked before this origin has joined it again: it is asked twice more.
+                if not is_transient(error) and not (isinstance(meaning, UsageError) and failures < 2):
+                    raise meaning from error
+                log.warning("%s: the Publish call was lost (%s); it is made again", self._what, error.details())
             failures += 1
             await asyncio.sleep(retry_delay_s(failures))
 
@@ -150,23 +157,27 @@ class PublishJob:
         )
         self._hashing = self._spawn(self._hash(source))
 
-    async def _compare(self, already: pb.AlreadyPublished, until: float) -> PublicationStatus:
-        """The version's root was announced before: the same bytes are a success without a byte sent."""
+    async def _compare(self, already: pb.AlreadyPublished, until: float) -> PublicationStatus | None:
+        """The version's root was announced before: the same bytes are a success without a byte sent.
+
+        None while whoever published it still has to get as far as is asked here: then the question is put again.
+        """
         algorithm = ALGORITHMS.get(already.root.partition(":")[0])
         if algorithm is None:
             raise PublicationFailedError(f"{self._what} exists with the root {already.root}, of a kind unknown here")
-        root = await asyncio.get_running_loop().run_in_executor(None, hash_snapshot, self._snapshot, algorithm)
-        if root != already.root:
+        if self._own_root is None:
+            loop = asyncio.get_running_loop()
+            self._own_root = await loop.run_in_executor(None, hash_snapshot, self._snapshot, algorithm)
+        if self._own_root != already.root:
             raise VersionConflictError(
-                f"{self._what} exists with other bytes (its root is {already.root}, that of this snapshot {root}): "
-                "publish under a newer version"
+                f"{self._what} exists with other bytes (its root is {already.root}, that of this snapshot "
+                f"{self._own_root}): publish under a newer version"
             )
         status = PublicationStatus.from_message(already.publication)
-        if status.state in _SETTLED or status.installed_fraction >= until or not status.objects:
+        if status.state in _SETTLED or status.installed_fraction >= until:
             return status
         self.publication.update(status)
-        self._request.object_id = status.objects[0]  # still under way, from whoever has it: wait for that
-        return await self._follow(until)
+        return None
 
     # ---- the source ------------------------------------------------------------------------------------------------
 
@@ -174,17 +185,28 @@ class PublishJob:
         try:
             root = await source.hash()
         except SnapshotError as error:
-            self.publication.fail(error)
+            self._failure = error  # says more than the reason that was passed on
         else:
             self._node.session.announce_root(self.object_id, root)
 
     def _on_failed(self, reason: str) -> None:
         """The source cannot be served any more: it changed, or cannot be read."""
-        log.error("source_failed", object_id=self.object_id, version=self.publication.version, reason=reason)
+        log.error("%s cannot be served any more: %s", self._what, reason)
+        self._failure = SnapshotChangedError(reason)
         self._node.session.source_failed(self.object_id, reason)
         self._node.catalog.remove(self.object_id)
-        if self._hashing is not None and self._hashing.done():  # else the hashing itself says what happened
-            self.publication.fail(SnapshotChangedError(reason))
+        self._spawn(self._fail())
+
+    async def _fail(self) -> None:
+        """The coordinator ends the Publish call when it has heard; then the version is free for another attempt."""
+        while not self.publication.done:
+            try:
+                async with asyncio.timeout(_FAILURE_GRACE_S):
+                    await self.publication.changed()
+            except TimeoutError:
+                break
+        if self._failure is not None:
+            self.publication.fail(self._failure)
 
     # ---- ending ----------------------------------------------------------------------------------------------------
 
@@ -196,6 +218,8 @@ class PublishJob:
         except TimeoutError:
             unreached = "it does not answer"
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+                return  # it has ended a moment ago: how, the Publish call says
             if error.code() is not grpc.StatusCode.NOT_FOUND:
                 unreached = error.details() or error.code().name
         self.publication.fail(PublicationCancelledError(f"{self._what} was cancelled"))

@@ -12,12 +12,12 @@ Offers are state, not messages: after a reconnect, also to a restarted coordinat
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import grpc
 import grpc.aio
-import structlog
 
 from chappe.errors import BadTokenError, CoordinatorUnavailableError, RefusedError
 from chappe.hop.guard import AssignedChild, EdgeGuard
@@ -26,9 +26,10 @@ from chappe.origin.calls import REFUSED_CODES, retry_delay_s
 from chappe.v1 import coordinator_pb2 as pb
 from chappe.v1 import coordinator_pb2_grpc, relay_pb2
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)  # a library in somebody's trainer: nothing is printed uninvited
 
 PROTOCOL_VERSION = 1
+_FAILURES_KEPT = 16
 _HEARTBEAT_S = 1.0  # until Welcome says otherwise
 
 
@@ -56,6 +57,10 @@ class ObjectOffer:
                 root=self.root,
             )
         )
+
+
+def _failed(object_id: str, reason: str) -> pb.JoinRequest:
+    return pb.JoinRequest(source_failed=pb.SourceFailed(object_id=object_id, reason=reason))
 
 
 class OriginSession:
@@ -88,6 +93,7 @@ class OriginSession:
         self._open_channel, self._coordinator = open_channel, coordinator
         self._guard, self._on_unwanted = guard, on_unwanted
         self._offers: dict[str, ObjectOffer] = {}
+        self._failures: dict[str, str] = {}  # the last few: said again on every stream, one may have been lost
         self._outbox: asyncio.Queue[pb.JoinRequest] = asyncio.Queue()
         self._heartbeat_s = _HEARTBEAT_S
         self._epoch = 0
@@ -123,7 +129,7 @@ class OriginSession:
                 async with asyncio.timeout(timeout_s):
                     await self._released.wait()
             except TimeoutError:
-                log.info("left_without_release", waited_s=timeout_s)
+                log.info("left without a release after %g s", timeout_s)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -147,7 +153,10 @@ class OriginSession:
     def source_failed(self, object_id: str, reason: str) -> None:
         """This origin cannot go on with the object."""
         self._offers.pop(object_id, None)
-        self._send(pb.JoinRequest(source_failed=pb.SourceFailed(object_id=object_id, reason=reason)))
+        self._failures[object_id] = reason
+        while len(self._failures) > _FAILURES_KEPT:
+            del self._failures[next(iter(self._failures))]
+        self._send(_failed(object_id, reason))
 
     def withdraw(self, object_id: str) -> None:
         """Do not offer it again; the coordinator has been told another way, or will see that it is gone."""
@@ -175,10 +184,10 @@ class OriginSession:
                     )
             except RefusedError as error:
                 self.failed = error
-                log.error("refused", reason=str(error))  # noqa: TRY400  # a traceback would say less
+                log.error("%s", error)  # noqa: TRY400  # a traceback would say less
             failures = 0 if self.joined else failures + 1
-            if self.joined:
-                log.warning("coordinator_lost", problem=self._problem)
+            if self.joined and not self._released.is_set():
+                log.warning("lost the coordinator at %s (%s); dialling again", self._coordinator, self._problem)
             self.joined = False
             self.signal.fire()
             if self.failed is None and not self._released.is_set():
@@ -202,7 +211,9 @@ class OriginSession:
                     self._released.set()
                     return
                 case _:
-                    log.warning("unknown_reply")  # of a newer coordinator: what it cannot leave out it would refuse
+                    log.warning(
+                        "an unknown message on Join"
+                    )  # of a newer coordinator: what it cannot leave out it would refuse
 
     async def _requests(self, outbox: asyncio.Queue[pb.JoinRequest]) -> AsyncIterator[pb.JoinRequest]:
         yield pb.JoinRequest(
@@ -238,9 +249,11 @@ class OriginSession:
         self._heartbeat_s = welcome.heartbeat_s or _HEARTBEAT_S
         for offer in self._offers.values():
             self._outbox.put_nowait(offer.message())
+        for object_id, reason in self._failures.items():
+            self._outbox.put_nowait(_failed(object_id, reason))
         self.joined = True
         self.signal.fire()
-        log.info("joined", run=self.run, offers=len(self._offers))
+        log.info("joined run %s at %s as %s", self.run, self._coordinator, self.name)
 
     def _assigned(self, assignment: pb.Assignment) -> None:
         self._guard.assign(
@@ -264,5 +277,5 @@ class OriginSession:
                 offer.named = True
             elif offer.named:
                 self.withdraw(offer.object_id)
-                log.info("object_unwanted", object_id=offer.object_id, version=offer.version)
+                log.info("version %d is not wanted from here any more", offer.version)
                 self._on_unwanted(offer.object_id)
