@@ -18,6 +18,7 @@ from chappe.errors import (
     UsageError,
 )
 from chappe.hop.net import COORDINATOR_NAME, Address, Tls, check_plaintext, load_tls, open_channel, parse_address
+from chappe.v1 import coordinator_pb2 as pb
 from chappe.v1 import coordinator_pb2_grpc
 
 CALL_TIMEOUT_S = 10.0
@@ -59,6 +60,13 @@ async def connect(where: CoordinatorAddress, tls: TlsSettings) -> AsyncIterator[
         raise explain(error, address) from error
     finally:
         await channel.close()
+
+
+async def get_status(where: CoordinatorAddress, tls: TlsSettings) -> pb.Status:
+    """The fleet as the coordinator sees it now."""
+    async with connect(where, tls) as stub:
+        answer: pb.Status = await stub.GetStatus(pb.StatusRequest(), timeout=CALL_TIMEOUT_S)
+        return answer
 
 
 def explain(error: grpc.aio.AioRpcError, address: Address) -> ChappeError:

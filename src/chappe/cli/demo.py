@@ -144,6 +144,8 @@ async def broadcast(topology: str, source: Path, expected: dict[str, str], setti
         stack.push_async_callback(publisher.stop)
         with progress_view(topology) as view:
             result = await _follow(fleet, publisher, view)
+            last = await fleet.status()
+            view.show(last.publications[0], last.relays)
         names = [spec.name for spec in fleet.relays]
         different = await asyncio.to_thread(compare, [fleet.store(name) / "current" for name in names], expected)
         return Run(topology, result, len(names), tuple(name for name, bad in zip(names, different, strict=True) if bad))

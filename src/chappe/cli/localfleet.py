@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from chappe.cli.client import CoordinatorAddress, connect
+from chappe.cli.client import CoordinatorAddress, connect, get_status
 from chappe.cli.process import START_TIMEOUT_S, FleetError, Process
 from chappe.cli.settings import NO_TLS, TlsSettings
 from chappe.core.status import RelayState
@@ -138,6 +138,9 @@ class LocalFleet:
         """The coordinator's status, and every change of it."""
         async with connect(CoordinatorAddress(coordinator=self.address), self.tls) as stub:
             yield stub.WatchStatus(pb.StatusRequest())
+
+    async def status(self) -> pb.Status:
+        return await get_status(CoordinatorAddress(coordinator=self.address), self.tls)
 
     async def wait_any_end(self) -> Process:
         """The first daemon that ends by itself."""

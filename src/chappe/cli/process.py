@@ -1,6 +1,6 @@
 """One of our programs as a child process: its log as it is written, when it is ready, how it ends.
 
-    starting ──its log says "..._ready"──▶ running ──stop: SIGTERM, then SIGKILL──▶ ended
+    starting ──its log says "ready"──▶ running ──stop: SIGTERM, then SIGKILL──▶ ended
         └── ended before that: FleetError with the last lines of its log
 
 Nothing is waited for by sleeping. Should this process be killed, the kernel sends SIGTERM to the child.
@@ -25,6 +25,9 @@ STOP_TIMEOUT_S = 6.0
 """The daemons promise 5 s from SIGTERM."""
 START_TIMEOUT_S = 30.0
 LOG_LINES_KEPT = 200
+
+# Children exec at once, so gRPC's fork handlers have nothing to do and would only complain. gRPC reads it when it starts.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 # Runs in the child between fork and the program, without touching the parent's threads: PR_SET_PDEATHSIG survives exec.
 _LAUNCH = """
@@ -103,8 +106,8 @@ class Process:
             raise FleetError(f"{self.name} is not ready after {timeout_s:g} s:\n{self.tail()}") from None
 
     async def wait_ready(self) -> LogLine:
-        """Where it listens: the fields of its `coordinator_ready` or `relayd_ready` line."""
-        self.ready = await self.logged(lambda line: str(line.get("event")).endswith("_ready") and "address" in line)
+        """Where it listens: the fields of its `ready` line."""
+        self.ready = await self.logged(lambda line: str(line.get("event")).endswith("ready") and "address" in line)
         return self.ready
 
     async def output(self) -> bytes:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from chappe.cli.client import CoordinatorAddress, address_of, connect, tls_files
+from chappe.cli.client import CoordinatorAddress, address_of, connect, get_status, tls_files
 from chappe.cli.progress import ProgressView, progress_view, summary
 from chappe.cli.publish import PublishSettings
 from chappe.cli.settings import TlsSettings
@@ -51,6 +52,7 @@ async def run_publish(path: Path, settings: PublishSettings, tls: TlsSettings, *
                 finally:
                     follower.cancel()
                     await asyncio.gather(follower, return_exceptions=True)
+                await _show_end(view, result.message, settings.coordinator, tls)
         except asyncio.CancelledError:
             await _cancel(publication)
             raise
@@ -70,6 +72,16 @@ async def follow(view: ProgressView, publication: AsyncPublication, coordinator:
         except ChappeError as error:
             print(f"{error}; the publication goes on", file=sys.stderr)
         await asyncio.sleep(FOLLOW_RETRY_S)
+
+
+async def _show_end(view: ProgressView, publication: pb.PublicationStatus, coordinator: str, tls: TlsSettings) -> None:
+    """The last state: the stream of states may have been a moment behind."""
+    relays: Sequence[pb.RelayStatus]
+    try:
+        relays = (await get_status(CoordinatorAddress(coordinator=coordinator), tls)).relays
+    except ChappeError:
+        relays = ()
+    view.show(publication, relays)
 
 
 async def _cancel(publication: AsyncPublication) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from chappe.cli.client import CALL_TIMEOUT_S, DEFAULT_COORDINATOR, CoordinatorAddress, connect
+from chappe.cli.client import DEFAULT_COORDINATOR, CoordinatorAddress, connect, get_status
 from chappe.cli.interrupt import run_interruptible
 from chappe.cli.settings import NO_TLS, Flat, TlsSettings
 from chappe.clock import boot_now
@@ -49,7 +49,7 @@ def status(
     """
     if watch:
         return run_interruptible(_watch(json, where, tls), interrupted_code=0)
-    answer = asyncio.run(_once(where, tls))
+    answer = asyncio.run(get_status(where, tls))
     if json:
         print(jsonlib.dumps(status_json(answer), indent=2))
     else:
@@ -61,12 +61,6 @@ def console() -> Console:
     """stdout; wide when it is not a terminal, so that nothing is cut in a pipe."""
     found = Console()
     return found if found.is_terminal else Console(width=PIPE_WIDTH)
-
-
-async def _once(where: CoordinatorAddress, tls: TlsSettings) -> pb.Status:
-    async with connect(where, tls) as stub:
-        answer: pb.Status = await stub.GetStatus(pb.StatusRequest(), timeout=CALL_TIMEOUT_S)
-        return answer
 
 
 async def _watch(json: bool, where: CoordinatorAddress, tls: TlsSettings) -> int:
