@@ -29,6 +29,10 @@ class Assignments:
         sent = self._sent.get(worker_id)
         return None if sent is None else (sent[0], sent[2])
 
+    def content(self, worker_id: str) -> tuple[tuple[Target, ...], tuple[Edge, ...]] | None:
+        sent = self._sent.get(worker_id)
+        return None if sent is None else sent[1][:2]
+
     def flush(self) -> None:
         """Send what differs: sources first, then chain by chain from the head: parents know before children ask."""
         context = self._context
@@ -67,7 +71,7 @@ class Assignments:
                 publication.layout,
                 publication.edges,
                 self._context.state.workers,
-                publication.origin_id,
+                "" if publication.source_failed else publication.origin_id,
                 self._context.next_epoch,
             )
             if worker.role is Role.ORIGIN:

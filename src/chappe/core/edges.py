@@ -52,11 +52,16 @@ class EdgeBook:
         self.fallback.pop((stripe, child), None)
 
     def adopt(self, stripe: int, child: str, ancestor: str, epoch: int) -> bool:
-        """A child has healed by the fallback that is in force for this ancestor: that token becomes its edge."""
+        """A child has healed by the fallback that is in force for this ancestor: that token becomes its edge.
+
+        Unless its edge has had a newer epoch since: then the next derivation hands out a newer one still.
+        """
         issued = self.fallback.get((stripe, child), {}).get(ancestor)
         if issued is None or issued.epoch != epoch:
             return False
-        self.main[stripe, child] = replace(issued, over=0)
+        main = self.main.pop((stripe, child), None)
+        if main is None or main.epoch < epoch:
+            self.main[stripe, child] = replace(issued, over=0)
         return True
 
     def renew(self, stripe: int, child: str) -> None:
@@ -83,7 +88,10 @@ class EdgeBook:
 
 @dataclass(frozen=True, slots=True)
 class EdgeMaker:
-    """Derives the edges of one object. `next_epoch` returns a number greater than any before."""
+    """Derives the edges of one object. `next_epoch` returns a number greater than any before.
+
+    `origin_id` is empty when the origin cannot serve the object any more.
+    """
 
     object_id: str
     layout: Layout

@@ -16,7 +16,7 @@ from __future__ import annotations
 from chappe.core.assign import Assignments
 from chappe.core.context import Context
 from chappe.core.deadlines import Deadlines
-from chappe.core.effects import Effect, WakeAt
+from chappe.core.effects import Edge, Effect, Target, WakeAt
 from chappe.core.events import (
     Acknowledged,
     CancelRequested,
@@ -93,6 +93,10 @@ class Fleet:
             effects.append(WakeAt(self._wake_s))
         return effects
 
+    def assignment(self, worker_id: str) -> tuple[tuple[Target, ...], tuple[Edge, ...]] | None:
+        """What a connected worker has been told last: targets and edges."""
+        return self._assignments.content(worker_id)
+
     def _begin(self) -> None:
         self._begun = True
         behind_s = self.state.saved_s - self._context.now
@@ -122,7 +126,7 @@ class Fleet:
             case ParentLost():
                 self._repair.parent_lost(event)
             case LeaveRequested():
-                self._membership.leave(event)
+                self._leave(event)
             case Offered():
                 self._publishing.offered(event)
             case RootAnnounced():
@@ -141,6 +145,12 @@ class Fleet:
                 self._membership.forget_requested(event)
             case Tick():
                 self._tick()
+
+    def _leave(self, event: LeaveRequested) -> None:
+        worker = self._context.of_session(event.worker_id, event.session)
+        self._membership.leave(event)
+        if worker is not None:
+            self._publishing.origin_gone(worker)
 
     def _heard(self, worker_id: str, session: int) -> None:
         worker = self._context.of_session(worker_id, session)
@@ -188,4 +198,6 @@ class Fleet:
                 origin = self.state.workers.get(publication.origin_id)
                 if publication.phase is Phase.CLOSED and origin is not None and origin.lapsed:
                     self._publishing.origin_lapsed(origin)
-            self._supersession.retire()
+            if len(self._context.active()) > 1:
+                self._supersession.retire()
+                self._supersession.promote_all()

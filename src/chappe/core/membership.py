@@ -22,6 +22,9 @@ from chappe.core.supersede import Supersession
 from chappe.core.workers import Worker
 
 
+BLACKOUT_MIN = 3  # fewer may well die together
+
+
 @dataclass(slots=True)
 class Leaving:
     """A relay that may go when its children have moved, or when it has waited long enough."""
@@ -50,6 +53,7 @@ class Membership:
         self._assignments = assignments
         self._deadlines = deadlines
         self._leaving: dict[str, Leaving] = {}
+        self._blackout_seen = (-1.0, False)  # when it was looked at, and what was seen
 
     # ---- joining ----
 
@@ -79,7 +83,7 @@ class Membership:
 
     def _refusal(self, known: Worker | None, event: Hello) -> str:
         if known is not None and known.role is not event.role:
-            return f"{event.name} joined before as a {known.role.value}: use another store"
+            return f"{event.name} joined before as {known.role.value}: use another store"
         if known is not None and event.generation < known.generation:
             return (
                 f"{event.name} shows generation {event.generation}, generation {known.generation} has joined since: "
@@ -236,6 +240,18 @@ class Membership:
         wait_s = config.lease_s if worker.connected or worker.restored else config.session_grace_s
         self._deadlines.at(f"worker {worker.worker_id}", worker.heard_s + wait_s)
 
+    def _blackout(self) -> bool:
+        """Most of the fleet has lost its stream within moments: it is the coordinator's own network that is broken.
+
+        Nobody is moved then before its lease is over; who dies now is told of by its child.
+        """
+        if self._blackout_seen[0] != self._context.now:
+            placed = {w for p in self._context.active() for w in p.layout.workers()}
+            here = [w.connected for w in self._context.state.relays if w.worker_id in placed]
+            absent = here.count(False)
+            self._blackout_seen = (self._context.now, absent >= BLACKOUT_MIN and 2 * absent > len(here))
+        return self._blackout_seen[1]
+
     def review(self, worker: Worker) -> None:
         """Whatever is due for this worker; sets when to look again."""
         config, now = self._context.config, self._context.now
@@ -246,6 +262,9 @@ class Membership:
             self._lapse(worker)
             return
         if not worker.connected and not worker.restored and silent_s >= config.session_grace_s:
+            if self._blackout():
+                self._deadlines.at(f"worker {worker.worker_id}", worker.heard_s + config.lease_s)
+                return
             self._placement.take_out(worker, RebuildReason.SESSION_LOST)
             self._repair.origin_out(worker)
             self._deadlines.at(f"worker {worker.worker_id}", worker.heard_s + config.lease_s)
@@ -274,9 +293,11 @@ class Membership:
 
     def leave(self, event: LeaveRequested) -> None:
         worker = self._context.of_session(event.worker_id, event.session)
-        if worker is not None and worker.role is Role.RELAY:
-            worker.leaving = True
-            self._move_out(worker, None)
+        if worker is None:
+            return
+        worker.leaving = True
+        self._repair.origin_out(worker)
+        self._move_out(worker, None)
 
     def drain(self, event: DrainRequested) -> None:
         worker = self._named(event.name)

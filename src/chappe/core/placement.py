@@ -35,8 +35,15 @@ class Placement:
 
     def fed(self, publication: Publication, chain: Chain) -> bool:
         if chain.rooted:
-            return bool(chain.members) and self.holds_all(publication, chain.members[0])
+            return bool(chain.members) and (
+                self.holds_all(publication, chain.members[0]) or self._absent(chain.members[0])
+            )
         return self.origin_usable(publication)
+
+    def _absent(self, worker_id: str) -> bool:
+        """Its stream is gone and its place is not: it may be back within its grace with all that it held."""
+        worker = self._context.state.workers.get(worker_id)
+        return worker is not None and not worker.connected
 
     def can_do_without_origin(self, publication: Publication) -> bool:
         """Every living chain holds the whole object in one member, or has nobody left that lacks anything."""
@@ -185,8 +192,9 @@ class Placement:
             head = next((m for m in chain.members if self.holds_all(publication, m)), None)
             if head is not None:
                 chain.rooted = True
+                if head != chain.members[0]:  # a head that holds everything has long been its chain's source
+                    self._log_reroot(publication, chain, head)
                 near |= layout.rotate(chain, head)
-                self._log_reroot(publication, chain, head)
         for chain in layout.chains:
             if not chain.members or chain.rooted:
                 continue

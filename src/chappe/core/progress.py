@@ -7,6 +7,7 @@ Fractions, closing and the end of a caller's wait follow from the counts, never 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from chappe.core.context import Context
 from chappe.core.effects import PublishErrorKind, PublishFinished, PublishProgress, RequestRefused
@@ -23,6 +24,8 @@ def check(publication: Publication, holding: Holding) -> str:
         return f"reports {holding.chunks_total} chunks, the object has {total}"
     if any(start < 0 or stop > total or start >= stop for start, stop in holding.chunks):
         return f"reports chunks outside the object's {total}"
+    if any(stop > start for (_, stop), (start, _) in pairwise(holding.chunks)):
+        return "reports chunks twice"
     landed = holding.version or holding.state in (ObjectState.VERIFIED, ObjectState.INSTALLED)
     if landed and not publication.burned:
         return "reports a verified copy before the root was announced"
@@ -38,6 +41,8 @@ def believable(publication: Publication, holding: Holding) -> Holding:
     lie = check(publication, holding)
     if lie:
         return Holding(holding.object_id, ObjectState.FAILED, reason=lie)
+    if holding.chunks_total is None and is_complete(holding) and publication.chunks_total:
+        return replace(holding, chunks=((0, publication.chunks_total),), chunks_total=publication.chunks_total)
     return replace(holding, chunks_total=publication.chunks_total)
 
 
@@ -137,7 +142,8 @@ class Progress:
             self._context.send(PublishProgress(publication.object_id, tuple(publication.watchers)))
 
     def _refuse_watchers(self, publication: Publication, kind: PublishErrorKind) -> None:
-        message = f"version {publication.version} was {publication.phase.value}: {publication.reason}"
+        what = "failed" if kind is PublishErrorKind.FAILED else f"was {publication.phase.value}"
+        message = f"version {publication.version} {what}: {publication.reason}"
         for request in publication.watchers:
             self._context.send(RequestRefused(request, kind, message))
         publication.watchers.clear()

@@ -229,20 +229,24 @@ class Publishing:
             return
         self._context.log("source_failed", event.reason, version=publication.version)
         publication.source_failed = publication.origin_out = True
-        self._context.update(publication)
-        self._context.dirty[event.worker_id] = None
+        self._context.touch_all(publication)
         if publication.burned:
             self._placement.heal(publication)
         fed = all(self._placement.fed(publication, c) for c in publication.layout.chains if c.members)
-        if publication.phase in LIVE and not (publication.burned and publication.layout and fed):
+        carried_on = publication.burned and publication.layout and fed
+        if self._unfinished(publication) and not carried_on:
             self.end(publication, Phase.FAILED, event.reason)
+
+    @staticmethod
+    def _unfinished(publication: Publication) -> bool:
+        return publication.phase in LIVE or (publication.phase is Phase.SUPERSEDED and not publication.retired)
 
     def cancel(self, event: CancelRequested) -> None:
         versions = [p for p in self._context.state.publications.values() if p.version == event.version]
-        running = [p for p in versions if p.phase in LIVE or (p.phase is Phase.SUPERSEDED and not p.retired)]
+        running = [p for p in versions if self._unfinished(p)]
         if running:
             for publication in running:
-                self.end(publication, Phase.CANCELLED, "cancelled")
+                self.end(publication, Phase.CANCELLED, "on request")
             self._context.send(RequestDone(event.request))
         elif not versions:
             message = f"no publication of version {event.version} is known"
@@ -267,11 +271,7 @@ class Publishing:
         """What it had not announced comes to nothing; it is forgotten once nothing waits for it."""
         if origin.role is not Role.ORIGIN or not origin.lapsed:
             return
-        mine = [p for p in self._context.state.publications.values() if p.origin_id == origin.worker_id]
-        for publication in mine:
-            unburned = publication.phase in LIVE or (publication.phase is Phase.SUPERSEDED and not publication.retired)
-            if unburned and not publication.burned:
-                self.end(publication, Phase.FAILED, "its publisher went away before the root was announced")
+        mine = self.origin_gone(origin)
         if any(p.phase is Phase.OPEN or (p.phase is Phase.SUPERSEDED and not p.retired) for p in mine):
             return
         self._context.drop_worker(origin)
@@ -279,3 +279,11 @@ class Publishing:
             if publication.layout:
                 self._placement.heal(publication)
                 self._context.touch(publication, {c.members[0] for c in publication.layout.chains if c.members})
+
+    def origin_gone(self, origin: Worker) -> list[Publication]:
+        """It has left or lapsed: what it had not announced comes to nothing. Returns all that it ever published."""
+        mine = [p for p in self._context.state.publications.values() if p.origin_id == origin.worker_id]
+        for publication in mine:
+            if self._unfinished(publication) and not publication.burned:
+                self.end(publication, Phase.FAILED, "its publisher went away before the root was announced")
+        return mine

@@ -17,7 +17,7 @@ from chappe.core.chain import SOURCE, Place
 from chappe.core.context import Context
 from chappe.core.events import HeldEdge, ParentConnected, ParentLost
 from chappe.core.placement import Placement
-from chappe.core.publication import Publication
+from chappe.core.publication import Phase, Publication
 from chappe.core.reasons import ParentLossReason, RebuildReason
 from chappe.core.workers import Worker
 
@@ -139,7 +139,8 @@ class Repair:
         for publication in self._context.active():
             if publication.origin_id == worker.worker_id and not publication.origin_out:
                 publication.origin_out = True
-                self._context.log("origin_lost", RebuildReason.ORIGIN_LOST.value, version=publication.version)
+                if publication.phase is not Phase.CLOSED:
+                    self._context.log("origin_lost", RebuildReason.ORIGIN_LOST.value, version=publication.version)
                 self._context.update(publication)
                 self._placement.heal(publication)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from chappe.core.context import Context
 from chappe.core.events import ObjectState
 from chappe.core.placement import Placement
-from chappe.core.publication import INSTALLED, LIVE, RECEIVED, Member, Phase, Publication
+from chappe.core.publication import LIVE, RECEIVED, Member, Phase, Publication
 from chappe.core.reasons import RebuildReason
 from chappe.core.workers import Worker, chunks_held
 
@@ -32,26 +32,22 @@ def finishes_first(old: Publication, new: Publication, worker: Worker) -> bool:
     return worker.superseded or remaining_bytes(old, worker) < FINISH_SHARE * new.payload_bytes
 
 
-def is_finishing(publication: Publication, member: Member, worker: Worker | None) -> bool:
-    """The worker is here and on its way to this version (waiting for room on a disk is not)."""
-    holding = None if worker is None else worker.holdings.get(publication.object_id)
-    if holding is not None and holding.state is ObjectState.DISK_FULL:
-        return False
-    return (
-        publication.active
-        and member.counted
-        and member.level < RECEIVED
-        and not (member.failed or member.superseded or member.deferred)
-        and worker is not None
-        and worker.present
-        and worker.worker_id in publication.layout
-    )
-
-
 class Supersession:
     def __init__(self, context: Context, placement: Placement) -> None:
         self._context = context
         self._placement = placement
+
+    def is_finishing(self, publication: Publication, member: Member, worker: Worker | None) -> bool:
+        """The worker is here and on its way to this version: it is fed, and does not wait for room on its disk."""
+        if worker is None or not (publication.active and worker.present and member.counted):
+            return False
+        if member.level >= RECEIVED or member.failed or member.superseded or member.deferred:
+            return False
+        holding = worker.holdings.get(publication.object_id)
+        if holding is not None and holding.state is ObjectState.DISK_FULL:
+            return False
+        places = publication.layout.places(worker.worker_id)
+        return bool(places) and all(self._placement.fed(publication, place.chain) for place in places)
 
     def older(self, new: Publication) -> list[Publication]:
         return [p for p in self._context.state.publications.values() if p.version < new.version and p is not new]
@@ -70,7 +66,7 @@ class Supersession:
             if member.level >= RECEIVED or member.superseded:
                 continue
             worker = self._context.state.workers.get(worker_id)
-            if is_finishing(old, member, worker) and worker is not None and finishes_first(old, new, worker):
+            if self.is_finishing(old, member, worker) and worker is not None and finishes_first(old, new, worker):
                 if worker_id in new.members:
                     new.members[worker_id].deferred = True
                     new.members[worker_id].why = f"finishes version {old.version} first"
@@ -103,7 +99,7 @@ class Supersession:
             busy = any(
                 old.version < publication.version
                 and worker.worker_id in old.members
-                and is_finishing(old, old.members[worker.worker_id], worker)
+                and self.is_finishing(old, old.members[worker.worker_id], worker)
                 for old in active
             )
             if not busy:
@@ -114,13 +110,20 @@ class Supersession:
                     self._placement.append(publication, worker, RebuildReason.FINISHED_OLDER)
 
     def promote_all(self) -> None:
+        """Whatever was in the way of deferred places may have ended."""
+        deferred = {w for p in self._context.active() for w, member in p.members.items() if member.deferred}
         for worker in self._context.state.relays:
-            self.promote(worker)
+            if worker.worker_id in deferred:
+                self.promote(worker)
 
     def restore(self, failed: Publication) -> None:
         """What this one had superseded goes on, with those that it took."""
         for old in self.older(failed):
-            if old.phase is Phase.SUPERSEDED and old.superseded_by == failed.version:
+            if old.phase is not Phase.SUPERSEDED or old.superseded_by != failed.version:
+                continue
+            if failed.superseded_by:  # that one stands
+                old.superseded_by = failed.superseded_by
+            else:
                 old.phase, old.reason, old.ended_s, old.superseded_by = Phase.OPEN, "", None, 0
                 old.retired = False
                 self._context.log("restored", RebuildReason.RESTORED.value, version=old.version)
@@ -133,12 +136,9 @@ class Supersession:
         current = self._context.state.current
         if current is None:
             return
+        workers = self._context.state.workers
         for old in self.older(current):
-            if not old.active or any(
-                is_finishing(old, m, self._context.state.workers.get(w))
-                or (m.counted and not m.superseded and not m.failed and RECEIVED <= m.level < INSTALLED)
-                for w, m in old.members.items()
-            ):
+            if not old.active or any(self._waits(old, m, workers.get(w)) for w, m in old.members.items()):
                 continue
             if old.phase in LIVE:
                 old.end(Phase.SUPERSEDED, f"version {current.version} took over", self._context.now)
@@ -146,3 +146,10 @@ class Supersession:
             old.retired = True
             self._placement.dismiss(old)
             self._context.log("retired", RebuildReason.SUPERSEDED.value, version=old.version, newer=current.version)
+
+    def _waits(self, old: Publication, member: Member, worker: Worker | None) -> bool:
+        """For chunks, or with all of them for its landing."""
+        if self.is_finishing(old, member, worker):
+            return True
+        landing = member.counted and member.level == RECEIVED and not (member.failed or member.superseded)
+        return landing and worker is not None and worker.present and worker.verified < old.version

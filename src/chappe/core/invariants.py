@@ -1,0 +1,203 @@
+"""What must hold after every event, whatever happened: checked by the tests and by the simulator, never in production.
+
+`broken` looks at one moment, `History` at what may only grow. Both return sentences; none is the good answer.
+
+    structure   a worker stands at most once in each stripe; slots of a stripe differ
+    edges       one parent; at most one child per (object, stripe, slot), the same at both ends; no cycle
+    feeding     nobody who is here and may have a place is without one; no chain starves while another has a source
+    counting    counters equal a recount; received >= verified >= installed
+    growing     epochs, versions, installed versions, recorded fractions
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from chappe.core.effects import Assign, Edge, Effect, PersistEpoch
+from chappe.core.fleet import Fleet
+from chappe.core.publication import Phase, Publication
+
+Node = tuple[str, int, str]  # object, stripe, worker
+
+
+def broken(fleet: Fleet) -> list[str]:
+    """Every invariant that does not hold now."""
+    found: list[str] = []
+    for publication in fleet.state.publications.values():
+        found += _structure(publication)
+        found += _counting(publication)
+        found += _feeding(fleet, publication)
+    found += _edges(fleet)
+    return found
+
+
+def _structure(publication: Publication) -> list[str]:
+    found: list[str] = []
+    layout = publication.layout
+    for stripe in layout.stripes:
+        chains = layout.of_stripe(stripe)
+        members = Counter(m for chain in chains for m in chain.members)
+        found += [
+            f"v{publication.version}: {m} stands {n} times in stripe {stripe}" for m, n in members.items() if n > 1
+        ]
+        slots = Counter(chain.slot for chain in chains)
+        found += [f"v{publication.version}: {n} chains in slot {slot}" for slot, n in slots.items() if n > 1]
+        for chain in chains:
+            for i, member in enumerate(chain.members):
+                place = layout.place(stripe, member)
+                if place is None or place.chain is not chain or place.position != i:
+                    found.append(f"v{publication.version}: the index does not find {member} at its place")
+                if member not in publication.members:
+                    found.append(f"v{publication.version}: {member} has a place and is no member")
+    if layout and not publication.active:
+        found.append(f"v{publication.version} is {publication.phase.value} and still has chains")
+    return found
+
+
+def _counting(publication: Publication) -> list[str]:
+    found: list[str] = []
+    if publication.counters != publication.recount():
+        found.append(f"v{publication.version}: counts {publication.counters}, recounted {publication.recount()}")
+    counts, _ = publication.counters
+    if counts != sorted(counts, reverse=True):
+        found.append(f"v{publication.version}: more have installed than received: {counts}")
+    if publication.phase is Phase.CLOSED and not publication.burned:
+        found.append(f"v{publication.version} is closed without a root")
+    return found
+
+
+def _feeding(fleet: Fleet, publication: Publication) -> list[str]:
+    if not publication.active:
+        return []
+    found: list[str] = []
+    workers = fleet.state.workers
+    for worker_id, member in publication.members.items():
+        worker = workers.get(worker_id)
+        if worker is None or not worker.connected or not worker.placeable or member.superseded or member.deferred:
+            continue
+        if worker_id not in publication.layout:
+            found.append(f"v{publication.version}: {worker.name} is here and has no place")
+    origin_usable = not publication.origin_out and publication.origin_id in workers
+    if origin_usable:
+        return found
+    for chain in publication.layout.chains:
+        head = workers.get(chain.members[0]) if chain.members else None
+        if head is None or (chain.rooted and (head.holds_all(publication.object_id) or not head.connected)):
+            continue
+        sources = [
+            m for m in publication.layout.workers() if m in workers and workers[m].holds_all(publication.object_id)
+        ]
+        if sources:
+            found.append(
+                f"v{publication.version}: chain {chain.slot} starves while {sources[0]} holds the whole object"
+            )
+    return found
+
+
+def _edges(fleet: Fleet) -> list[str]:
+    found: list[str] = []
+    edges: dict[Node, Edge] = {}
+    connected = {w.worker_id for w in fleet.state.workers.values() if w.connected}
+    for worker_id in connected:
+        content = fleet.assignment(worker_id)
+        if content is None:
+            found.append(f"{worker_id} is connected and was told nothing")
+            continue
+        targets, own = content
+        edges.update({(e.object_id, e.stripe, worker_id): e for e in own})
+        if {e.object_id for e in own} - {t.object_id for t in targets}:
+            found.append(f"{worker_id} has an edge of an object that is no target")
+    for (object_id, stripe, worker_id), edge in edges.items():
+        slots = [slot.slot for slot in edge.children]
+        if len(set(slots)) != len(slots):
+            found.append(f"{worker_id} serves two children in one slot of {object_id}/{stripe}")
+        if edge.parent is None or edge.parent.worker_id not in connected:
+            continue
+        above = edges.get((object_id, stripe, edge.parent.worker_id))
+        served = [] if above is None else [(s.child.worker_id, s.slot, s.epoch) for s in above.children]
+        if (worker_id, edge.slot, edge.epoch) not in served:
+            found.append(f"{worker_id} was told parent {edge.parent.name} e{edge.epoch}, which serves {served}")
+        for fallback in edge.fallbacks:
+            ancestor = edges.get((object_id, stripe, fallback.parent.worker_id))
+            children = () if ancestor is None else ancestor.children
+            taken = [s.epoch for s in children if s.slot == fallback.slot]
+            if taken and max(taken) >= fallback.epoch:
+                name = fallback.parent.name
+                found.append(f"{worker_id}: fallback e{fallback.epoch} to {name} is outranked by {taken}")
+    return found + _cycles(edges)
+
+
+def _cycles(edges: dict[Node, Edge]) -> list[str]:
+    parents = {n: (n[0], n[1], e.parent.worker_id) for n, e in edges.items() if e.parent is not None}
+    done: set[Node] = set()
+    for start in parents:
+        path: set[Node] = set()
+        node = start
+        while node in parents and node not in done:
+            if node in path:
+                return [f"{node[2]} is its own ancestor in {node[0]}/{node[1]}"]
+            path.add(node)
+            node = parents[node]
+        done |= path
+    return []
+
+
+class History:
+    """What may only grow. Feed it every call's effects; keep it over a restart of the fleet machine."""
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._reserved = 0
+        self._edges: dict[Node, Edge] = {}
+        self._installed: dict[str, int] = {}
+        self._newest = 0
+        self._fractions: dict[str, dict[str, float]] = {}
+
+    def observe(self, fleet: Fleet, effects: Iterable[Effect]) -> list[str]:
+        found: list[str] = []
+        effects = list(effects)
+        self._reserved = max([self._reserved, *(e.reserved for e in effects if isinstance(e, PersistEpoch))])
+        for effect in effects:
+            if isinstance(effect, Assign):
+                found += self._assigned(effect)
+        found += self._versions(fleet)
+        return found
+
+    def _assigned(self, assign: Assign) -> list[str]:
+        found: list[str] = []
+        if assign.epoch <= self._epoch:
+            found.append(f"assignment epoch {assign.epoch} after {self._epoch}")
+        self._epoch = max(self._epoch, assign.epoch)
+        for edge in assign.edges:
+            node = (edge.object_id, edge.stripe, assign.worker_id)
+            before = self._edges.get(node)
+            self._edges[node] = edge
+            if edge.epoch > self._reserved or assign.epoch > self._reserved:
+                found.append(f"epoch {max(edge.epoch, assign.epoch)} was sent before it was reserved")
+            if before is None:
+                continue
+            same_parent = (before.parent and before.parent.worker_id) == (edge.parent and edge.parent.worker_id)
+            if edge.epoch < before.epoch:
+                found.append(f"{assign.worker_id}: edge epoch went from {before.epoch} to {edge.epoch}")
+            if edge.epoch == before.epoch and not (same_parent and before.slot == edge.slot):
+                found.append(f"{assign.worker_id}: another parent under the same epoch {edge.epoch}")
+        return found
+
+    def _versions(self, fleet: Fleet) -> list[str]:
+        found: list[str] = []
+        for worker in fleet.state.workers.values():
+            before = self._installed.get(worker.worker_id, 0)
+            if worker.installed < before:
+                found.append(f"{worker.name} went back from version {before} to {worker.installed}")
+            self._installed[worker.worker_id] = worker.installed
+        burned = max((p.version for p in fleet.state.publications.values() if p.burned), default=0)
+        if burned < self._newest:
+            found.append(f"the newest version went from {self._newest} to {burned}")
+        self._newest = max(self._newest, burned)
+        for object_id, publication in fleet.state.publications.items():
+            before_t = self._fractions.get(object_id, {})
+            if any(publication.t_bcast.get(k) != v for k, v in before_t.items()):
+                found.append(f"v{publication.version}: a recorded fraction changed")
+            self._fractions[object_id] = dict(publication.t_bcast)
+        return found

@@ -1,0 +1,143 @@
+"""Chain counts, placements and the floor, against the figures of the design and against what must always hold."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chappe.planning.topology import Link, broadcast_floor, chain_count, plan_chains, plan_star, rank, worker_rate
+
+MBIT = 1e6 / 8
+
+
+def fleet(*mbit: float, down: float | None = None) -> list[Link]:
+    return [Link(f"w{i}", f"w{i}", u * MBIT, (down or u) * MBIT, "declared") for i, u in enumerate(mbit)]
+
+
+links = st.builds(
+    lambda rates: [Link(f"w{i}", f"n{i}", u, d, "declared") for i, (u, d) in enumerate(rates)],
+    st.lists(st.tuples(st.floats(1e4, 1e9), st.floats(1e4, 1e9)), min_size=1, max_size=30),
+)
+
+
+class TestChainCount:
+    def test_the_case_of_the_design(self) -> None:
+        assert chain_count(300 * MBIT, 100 * MBIT, 9) == 3
+
+    def test_five_per_cent_short_is_still_three(self) -> None:
+        assert chain_count(286 * MBIT, 100 * MBIT, 9) == 3
+        assert chain_count(285 * MBIT, 100 * MBIT, 9) == 2
+
+    def test_at_least_one_and_at_most_one_per_worker(self) -> None:
+        assert chain_count(10 * MBIT, 100 * MBIT, 9) == 1
+        assert chain_count(10_000 * MBIT, 100 * MBIT, 9) == 9
+
+    def test_noise_does_not_flip_it(self) -> None:
+        ratios = [2.90, 2.84, 2.88, 2.80, 2.86]
+        previous, seen = None, []
+        for ratio in ratios:
+            previous = chain_count(ratio * 100, 100, 9, previous)
+            seen.append(previous)
+        assert seen == [3, 3, 3, 3, 3]
+        assert chain_count(260, 100, 9, previous=3) == 2
+        assert chain_count(400, 100, 9, previous=3) == 4
+
+    @given(st.floats(1e4, 1e10), st.floats(1e4, 1e10), st.integers(1, 300), st.integers(1, 300) | st.none())
+    def test_always_possible(self, origin: float, worker: float, workers: int, previous: int | None) -> None:
+        assert 1 <= chain_count(origin, worker, workers, previous) <= workers
+
+
+class TestPlan:
+    def test_equal_links_give_balanced_chains(self) -> None:
+        plan = plan_chains(300 * MBIT, fleet(*[100] * 9))
+        assert plan.chains == 3
+        assert [[p.worker_id for p in plan.placements if p.slot == s] for s in range(3)] == [
+            ["w0", "w3", "w6"],
+            ["w1", "w4", "w7"],
+            ["w2", "w5", "w8"],
+        ]
+        assert plan.why == "3 = floor(1.05 x 300 Mbit/s / 100 Mbit/s) for 9 workers"
+
+    def test_slow_uplinks_stand_last(self) -> None:
+        plan = plan_chains(90 * MBIT, fleet(30, 8, 30, 8, 30, 8, 30, 8, 30, down=30), chains=3)
+        tails = {max((p for p in plan.placements if p.slot == s), key=lambda p: p.position).worker_id for s in range(3)}
+        assert tails <= {"w1", "w3", "w5", "w7"}
+
+    def test_a_single_slow_line_does_not_make_a_star(self) -> None:
+        plan = plan_chains(300 * MBIT, fleet(100, 100, 100, 100, 100, 100, 100, 100, 10))
+        assert plan.chains == 3
+        assert [p.worker_id for p in plan.placements if p.position == 2][-1] == "w8"
+
+    def test_override(self) -> None:
+        plan = plan_chains(300 * MBIT, fleet(*[100] * 4), chains=2)
+        assert (plan.chains, plan.why) == (2, "2 chains as asked for")
+        capped = plan_chains(300 * MBIT, fleet(100), chains=2)
+        assert (capped.chains, capped.why) == (1, "2 chains asked for, 1 workers")
+
+    def test_star_gives_each_its_own_slot(self) -> None:
+        plan = plan_star(30 * MBIT, fleet(10, 10, 10))
+        assert [(p.slot, p.position) for p in plan.placements] == [(0, 0), (1, 0), (2, 0)]
+        assert plan.chain_bytes_per_s == pytest.approx(10 * MBIT)
+
+    def test_nobody_is_not_an_error(self) -> None:
+        assert plan_chains(1e6, []).placements == ()
+
+    @given(links, st.floats(1e4, 1e10), st.integers(0, 12))
+    def test_everybody_once_and_balanced(self, fleet: list[Link], origin: float, chains: int) -> None:
+        plan = plan_chains(origin, fleet, chains=chains)
+        assert sorted(p.worker_id for p in plan.placements) == sorted(k.worker_id for k in fleet)
+        assert len({(p.slot, p.position) for p in plan.placements}) == len(fleet)
+        sizes = [sum(p.slot == s for p in plan.placements) for s in range(plan.chains)]
+        assert max(sizes) - min(sizes) <= 1
+        assert min(sizes) >= 1
+        assert all(p.why for p in plan.placements)
+
+    @given(links, st.floats(1e4, 1e10))
+    def test_no_child_is_faster_than_its_parent(self, fleet: list[Link], origin: float) -> None:
+        plan = plan_chains(origin, fleet)
+        hop = {k.worker_id: k.hop_bytes_per_s for k in fleet}
+        at = {(p.slot, p.position): hop[p.worker_id] for p in plan.placements}
+        assert all(at[s, i] <= at[s, i - 1] for s, i in at if i)
+
+    @given(links, st.randoms())
+    def test_order_of_joining_does_not_matter(self, fleet: list[Link], dice: object) -> None:
+        shuffled = list(reversed(fleet))
+        assert rank(shuffled) == rank(fleet)
+        assert worker_rate(shuffled) == worker_rate(fleet)
+
+
+class TestFloor:
+    def test_the_case_of_the_design(self) -> None:
+        nine = [100 * MBIT] * 9
+        assert broadcast_floor(16_400_000_000, 300 * MBIT, nine, nine) == pytest.approx(1312)
+
+    def test_each_bound_can_be_the_one_that_binds(self) -> None:
+        assert broadcast_floor(100, 10, [100, 100], [100, 100]) == pytest.approx(10)  # the origin's uplink
+        assert broadcast_floor(100, 100, [100, 100], [100, 5]) == pytest.approx(20)  # the slowest downlink
+        assert broadcast_floor(100, 10, [0.5, 0.5], [100, 100]) == pytest.approx(200 / 11)  # all uplinks together
+
+    def test_a_fraction_needs_only_the_faster_ones(self) -> None:
+        assert broadcast_floor(100, 1000, [1000] * 4, [50, 40, 10, 1], 0.5) == pytest.approx(2.5)
+
+    @pytest.mark.parametrize(("b0", "up", "bound"), [(90, [30] * 5 + [8] * 4, 8.95), (90, [10] * 8, 9.47)])
+    def test_the_measured_table(self, b0: float, up: list[float], bound: float) -> None:
+        down = [30 * MBIT] * len(up)
+        payload = 32 << 20 if len(up) == 9 else round(9.47 * 170 * MBIT / 8)
+        assert broadcast_floor(payload, b0 * MBIT, [u * MBIT for u in up], down) == pytest.approx(bound, rel=0.01)
+
+    @given(links, st.floats(1e4, 1e9), st.floats(0.01, 1.0))
+    def test_grows_with_the_fraction_and_never_beats_one_link(
+        self, fleet: list[Link], origin: float, fraction: float
+    ) -> None:
+        up, down = [k.uplink_bytes_per_s for k in fleet], [k.downlink_bytes_per_s for k in fleet]
+        part, whole = broadcast_floor(10**9, origin, up, down, fraction), broadcast_floor(10**9, origin, up, down)
+        assert part <= whole
+        assert part >= 10**9 / max(down) * (1 - 1e-12)
+        assert math.isfinite(whole)
+
+    def test_without_workers_there_is_no_bound(self) -> None:
+        with pytest.raises(ValueError, match="no workers"):
+            broadcast_floor(1, 1, [], [])
