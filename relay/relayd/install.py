@@ -8,7 +8,8 @@ It decides nothing about when or for which version (`chappe.core.installing`), o
        └── relayd stops (cancelled) ──▶ the same, and no answer: the next relayd starts it again
 
 CMD sees CHAPPE_VERSION, CHAPPE_PATH, CHAPPE_PREVIOUS_VERSION and CHAPPE_PREVIOUS_PATH (empty when nothing was installed
-before, or it is gone). It may be killed at any moment together with this process, so it must bear being run again.
+before, or it is gone). It may be killed at any moment together with this process, so it must bear being run again; what
+it leaves running must have its output elsewhere.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from pathlib import Path
 TAIL_BYTES = 2000
 KILL_GRACE_S = 2.0
 STOP_GRACE_S = 0.5
-_DRAIN_S = 0.2  # a child that the command left behind may keep the pipe open for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,51 +46,79 @@ def environment(version: int, path: Path, previous_version: int, previous_path: 
 
 async def run_command(command: str, extra_environment: Mapping[str, str], timeout_s: float) -> Outcome:
     """Run it to its end. Cancelling kills the whole group."""
+    tail = _Tail(asyncio.get_running_loop())
     try:
         process = await asyncio.create_subprocess_exec(
             "/bin/sh",
             "-c",
             command,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
+            stdout=tail.write_end,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
             env={**os.environ, **extra_environment},
         )
-    except OSError as error:
-        return Outcome(False, f"cannot start the install command: {error}")
-    assert process.stdout is not None
-    output = bytearray()
-    reader = asyncio.create_task(_keep_tail(process.stdout, output))
-    try:
+        tail.started()
         try:
             async with asyncio.timeout(timeout_s):
                 code = await process.wait()
         except TimeoutError:
             await _kill(process, KILL_GRACE_S)
-            return Outcome(False, _with_tail(f"not done within {timeout_s:g} s, killed", output))
+            return Outcome(False, tail.after(f"not done within {timeout_s:g} s, killed"))
         except asyncio.CancelledError:
             await _kill(process, STOP_GRACE_S)
             raise
-        await asyncio.wait([reader], timeout=_DRAIN_S)
+        if code == 0:
+            return Outcome(True)
+        ended = f"exit code {code}" if code > 0 else f"killed by signal {signal.Signals(-code).name}"
+        return Outcome(False, tail.after(ended))
+    except OSError as error:
+        return Outcome(False, f"cannot start the install command: {error}")
     finally:
-        reader.cancel()
-        await asyncio.gather(reader, return_exceptions=True)
-    if code == 0:
-        return Outcome(True)
-    ended = f"exit code {code}" if code > 0 else f"killed by signal {signal.Signals(-code).name}"
-    return Outcome(False, _with_tail(ended, output))
+        tail.close()
 
 
-async def _keep_tail(stream: asyncio.StreamReader, output: bytearray) -> None:
-    while piece := await stream.read(1 << 16):
-        output += piece
-        del output[:-TAIL_BYTES]
+class _Tail:
+    """The end of what the command writes. A pipe of our own: asyncio's would keep `wait` until everybody has closed it,
+    and a process that the command leaves behind may never do that."""
 
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._output = bytearray()
+        self._read_end, self.write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        loop.add_reader(self._read_end, self._read)
 
-def _with_tail(what: str, output: bytearray) -> str:
-    tail = output.decode("utf-8", "replace").strip()
-    return f"{what}: {tail}" if tail else what
+    def started(self) -> None:
+        """The command has its copy of the write end."""
+        os.close(self.write_end)
+        self.write_end = -1
+
+    def _read(self) -> bool:
+        """Whether there may be more."""
+        try:
+            piece = os.read(self._read_end, 1 << 16)
+        except BlockingIOError:
+            return False
+        if not piece:
+            self._loop.remove_reader(self._read_end)
+        self._output += piece
+        del self._output[:-TAIL_BYTES]
+        return bool(piece)
+
+    def after(self, what: str) -> str:
+        """`what`, and what the command wrote last before it ended."""
+        for _ in range(64):  # more than a pipe holds: what was left behind may write for ever
+            if not self._read():
+                break
+        text = self._output.decode("utf-8", "replace").strip()
+        return f"{what}: {text}" if text else what
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._read_end)
+        os.close(self._read_end)
+        if self.write_end >= 0:
+            os.close(self.write_end)
 
 
 async def _kill(process: asyncio.subprocess.Process, grace_s: float) -> None:

@@ -16,7 +16,9 @@ from relayd.daemon import Daemon, Endpoints, open_daemon
 
 from chappe.core.digest import XXH3_128
 from chappe.hop.catalog import Catalog
+from chappe.hop.disk import Disk
 from chappe.hop.guard import EdgeGuard
+from chappe.hop.limits import TokenBucket
 from chappe.hop.net import RunningServer, open_server, parse_address
 from chappe.hop.server import RELAY_SERVICE, RelayService
 from chappe.hop.source import Signal
@@ -193,12 +195,12 @@ class Gate:
 class Origin:
     """A real origin's serving side, without its session."""
 
-    def __init__(self) -> None:
+    def __init__(self, uplink: TokenBucket | None = None) -> None:
         self.worker_id = "origin-id"
         self.catalog = Catalog()
         self.guard = EdgeGuard(self.worker_id)
         self.guard.set_run(RUN, KEY.public_bytes())
-        self.service = RelayService(self.catalog, self.guard)
+        self.service = RelayService(self.catalog, self.guard, uplink=uplink)
         self.objects: list[OriginObject] = []
         self._server: RunningServer | None = None
         self._hashing: set[asyncio.Task[str]] = set()
@@ -235,10 +237,11 @@ class Origin:
 class Fleet:
     """Everything of one test; leaving the block takes it all down."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, uplink_bytes_per_s: float = 0) -> None:
+        """`uplink_bytes_per_s` limits the origin."""
         self.directory = directory
         self.coordinator = FakeCoordinator()
-        self.origin = Origin()
+        self.origin = Origin(TokenBucket(uplink_bytes_per_s) if uplink_bytes_per_s else None)
         self.address = ""
         self._stack = AsyncExitStack()
 
@@ -263,11 +266,13 @@ class Fleet:
         }
         return RelaydSettings(**(fields | changes))
 
-    async def relay(self, name: str, stack: AsyncExitStack | None = None, **changes: Any) -> Daemon:
+    async def relay(
+        self, name: str, stack: AsyncExitStack | None = None, disk: Disk | None = None, **changes: Any
+    ) -> Daemon:
         """A relay in this process, as `run_relayd` makes it. On a stack of one's own it can be taken down earlier."""
         settings = self.settings(name, **changes)
         where = stack or self._stack
-        store = Store.open(settings.store)
+        store = Store.open(settings.store, disk)
         where.callback(store.close)
         await store.recover()
         return await where.enter_async_context(open_daemon(settings, store, Endpoints.of(settings)))
