@@ -11,7 +11,7 @@
 | land     | up to the landing record                      | partial object, current is the old version |
 | land     | record written, files not renamed             | no record, partial object, current is the old version |
 | land     | renamed, current not swapped                  | landed; open() swaps current forward |
-| land     | another object's copy adopted, own files left | landed once, the own files are trash |
+| land     | another's copy adopted, own files not yet gone  | no record, partial object; lands as the same again |
 | retain   | version in the trash, its object not          | the object is trash |
 | retain   | trash half deleted                            | open() empties it |
 | mend     | anywhere                                      | the old or the new file; the chunk is still served |
@@ -102,11 +102,21 @@ def check(store: Store, passed: list[str]) -> None:
     for object_id, held in store.objects().items():
         own = store.layout.object(object_id)
         assert own.files.exists() == (held.landed is None)
+        assert own.landing.exists() == (held.landed is not None)
         for start, stop in held.ledger.held:
             for chunk in range(start, stop):
                 assert held.read_chunk(chunk) == models[object_id].chunk(chunk)
     if "all of 2 is here" in passed and "retained" not in passed:
         assert store.objects()[NEW.object_id].ledger.complete  # nothing that was flushed is lost
+
+
+def check_reader(path: Path, passed: list[str]) -> None:
+    """An engine follows `current` while no relay runs: it finds a whole version from the first landing on."""
+    current = path / "current"
+    if "landed 1" in passed:
+        assert current.is_symlink()
+    if current.is_symlink():
+        assert tree(current.resolve()) == VERSIONS[int(current.resolve().name)].files
 
 
 def finish(store: Store) -> None:
@@ -146,6 +156,7 @@ def test_every_operation_is_a_fine_one_to_die_at(memory: Path) -> None:
         path = memory / str(operation)
         passed, died = die_at(path, operation)
         died_in.add(died)
+        check_reader(path, passed)
         with Store.open(path) as store:
             for held in store.objects().values():
                 held.recover(threads=1)

@@ -7,7 +7,7 @@
       │ 4 settle      snapshots/<v> 0555, both parents fsynced, journal gone
       ▼ 5 advance     current -> snapshots/<v>, unless it is newer already
 
-A version that is there already with the same root is adopted: in step 3 the object's own files go to the trash instead.
+A version that is there with the same root is adopted: in step 3 the object's own files go to the trash instead.
 Everything here blocks. What the disk says at start is read back by `survey`.
 """
 
@@ -109,29 +109,21 @@ class Survey:
 def survey(layout: StoreLayout) -> Survey:
     """Sort the objects by what their files say, changing nothing.
 
-    An object has landed when it has a record, its version is there, and its own files are not: they are the version.
-    One that still has files has adopted another's copy, if a landed one has the very same record.
+    An object has landed when it has a record, its version is there, and its own files are not: they are the version
+    (or were given up for it). One that still has its files never got to the rename, whatever its record says.
     """
     found = Survey()
-    doubtful: dict[str, LandingRecord] = {}
     for object_id in _object_ids(layout):
         own = layout.object(object_id)
         record = read_landing(own.landing)
         if own.files.is_dir():
             found.partial.append(object_id)
-            if record is not None:
-                doubtful[object_id] = record
+            if own.landing.exists():
+                found.stale.append(object_id)
         elif record is not None and layout.snapshot(record.version).is_dir():
             found.landed[object_id] = record
         else:
             found.trash.append(object_id)
-    owners = set(found.landed.values())
-    for object_id, record in doubtful.items():
-        if record in owners:
-            found.partial.remove(object_id)
-            found.landed[object_id] = record
-        else:
-            found.stale.append(object_id)
     return found
 
 

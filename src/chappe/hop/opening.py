@@ -37,9 +37,6 @@ def take_up(disk: Disk, layout: StoreLayout, write_behind: WriteBehind) -> Taken
     for object_id in found.partial:
         _load(disk, layout, write_behind, taken, object_id, None)
     for object_id, record in found.landed.items():
-        own = layout.object(object_id)
-        if own.files.is_dir():  # the version was adopted, its own copy is left over
-            disk.move_tree(own.files, layout.trash_name(object_id))
         if _load(disk, layout, write_behind, taken, object_id, record):
             landing.settle(disk, layout, object_id, record.version)
     versions = {held.landed.version for held in taken.objects.values() if held.landed is not None}
