@@ -318,6 +318,21 @@ async def test_a_file_that_changes_after_its_root_was_announced_fails_it_too(
         await publication.wait(timeout_s=60)
 
 
+async def test_an_object_that_cannot_be_made_gives_its_version_back(
+    publisher: AsyncPublisher, relays: list[FakeRelay], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(*args: Any, **kwargs: Any) -> None:
+        raise SnapshotError("the tensor table is too large to travel")
+
+    model = write_model(tmp_path / "m.safetensors")
+    with monkeypatch.context() as patched:
+        patched.setattr("chappe.origin.job.OriginObject", too_large)
+        publication = await publisher.publish(model, version=7)
+        with pytest.raises(SnapshotError, match="too large"):
+            await publication.wait(timeout_s=60)
+    assert (await (await publisher.publish(model, version=7)).wait(timeout_s=60)).version == 7
+
+
 # ---- ends ----------------------------------------------------------------------------------------------------------
 
 

@@ -132,6 +132,48 @@ def test_with_tls_the_origin_has_the_name_of_its_certificate(tmp_path: Path) -> 
         shared_loop().run(stack.aclose())
 
 
+FORKS = """
+import asyncio, os, threading
+from chappe.loop_thread import shared_loop
+from chappe.hop.net import open_channel, open_server, parse_address
+from chappe.v1 import coordinator_pb2 as pb, coordinator_pb2_grpc
+
+class Service(coordinator_pb2_grpc.CoordinatorServicer):
+    async def GetStatus(self, request, context):
+        return pb.Status()
+
+calls = 0
+
+async def chatter():
+    global calls
+    add = lambda server: coordinator_pb2_grpc.add_CoordinatorServicer_to_server(Service(), server)
+    server = await open_server(parse_address("127.0.0.1:0"), None, {"chappe.v1.Coordinator": add})
+    async with open_channel(server.address, None, "coordinator") as channel:
+        while calls >= 0:
+            await coordinator_pb2_grpc.CoordinatorStub(channel).GetStatus(pb.StatusRequest())
+            busy.set()
+
+busy = threading.Event()
+threading.Thread(target=lambda: shared_loop().run(chatter()), daemon=True).start()
+ends = set()
+for _ in range(40):
+    busy.clear()
+    busy.wait()
+    child = os.fork()
+    if child == 0:
+        sum(range(300_000))  # long enough for a thread to be started, and to crash
+        os._exit(0)
+    ends.add(os.waitpid(child, 0)[1])
+print(ends, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_trainer_may_fork_beside_a_busy_publisher() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS], check=True, capture_output=True, text=True, timeout=100)
+    assert done.stdout == "{0}\n"
+
+
 def test_import_chappe_loads_nothing_heavy() -> None:
     program = "import sys, chappe; print([m for m in ('torch', 'grpc', 'numpy', 'uvloop') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "[]\n"

@@ -6,6 +6,7 @@ first use, so that `import chappe` costs nothing in a process that only wants on
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     from chappe.publisher import AsyncPublisher, Publisher
     from chappe.snapshot import Snapshot
     from chappe.subscriber import AsyncSubscriber, Subscriber
+
+# Trainers fork (data loaders), and gRPC's handlers restart its threads in the child: one fork in five beside a busy
+# channel ended with a segmentation fault there. Without them a child that does not use gRPC is safe; no other ever
+# was. gRPC reads it when it starts, so this has to come before its first import; a value set by the user stays.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 __all__ = [
     "AsyncPublication",

@@ -143,7 +143,11 @@ class PublishJob:
         self.publication.accepted(accepted.version)
         if self._object is not None:
             return
-        source = OriginObject(self._snapshot, self.object_id, accepted.chunk_bytes, on_failed=self._on_failed)
+        try:
+            source = OriginObject(self._snapshot, self.object_id, accepted.chunk_bytes, on_failed=self._on_failed)
+        except SnapshotError as error:
+            self._give_up(error)
+            return
         self._object = source
         self._node.catalog.add(source)
         self._node.session.offer(
@@ -191,10 +195,13 @@ class PublishJob:
 
     def _on_failed(self, reason: str) -> None:
         """The source cannot be served any more: it changed, or cannot be read."""
-        log.error("%s cannot be served any more: %s", self._what, reason)
-        self._failure = SnapshotChangedError(reason)
-        self._node.session.source_failed(self.object_id, reason)
         self._node.catalog.remove(self.object_id)
+        self._give_up(SnapshotChangedError(reason))
+
+    def _give_up(self, error: SnapshotError) -> None:
+        log.error("%s cannot be served: %s", self._what, error)
+        self._failure = error
+        self._node.session.source_failed(self.object_id, str(error))
         self._spawn(self._fail())
 
     async def _fail(self) -> None:
