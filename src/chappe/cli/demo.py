@@ -196,7 +196,7 @@ def table(runs: list[Run]) -> Table:
         t_bcast = result["t_bcast"]
         shown.add_row(
             finished.topology,
-            f"{len(lengths)} of {max(lengths)}",
+            f"{len(lengths)} x {max(lengths)}",
             *(format_duration(t_bcast[key]) for key in ("0.5", "0.9", "1.0")),
             format_duration(result["floor_s"]),
             f"{t_bcast['1.0'] / result['floor_s']:.3f}",

@@ -94,7 +94,9 @@ class LocalFleet:
     async def start_relay(self, spec: RelaySpec) -> Process:
         """Start a relay, also again after it has ended: its store is kept."""
         arguments = ["--coordinator", self.address, "--store", str(self.store(spec.name)), "--name", spec.name]
-        arguments += ["--listen", "127.0.0.1:0", "--log-format", "json", *spec.flags]
+        if "--listen" not in spec.flags:
+            arguments += ["--listen", "127.0.0.1:0"]
+        arguments += ["--log-format", "json", *spec.flags]
         process = await self._start(spec.name, "relayd", arguments)
         self.workers[spec.name] = process
         await process.wait_ready()

@@ -23,10 +23,10 @@ from chappe.hop.source import Signal
 
 STOP_TIMEOUT_S = 6.0
 """The daemons promise 5 s from SIGTERM."""
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 LOG_LINES_KEPT = 200
 
-# Children exec at once, so gRPC's fork handlers have nothing to do and would only complain. gRPC reads it when it starts.
+# Children exec at once: gRPC's fork handlers have nothing to do and would only complain. gRPC reads it when it starts.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 # Runs in the child between fork and the program, without touching the parent's threads: PR_SET_PDEATHSIG survives exec.
