@@ -9,7 +9,7 @@ An object is watched through its own signal: the header and the last chunk are t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
 import grpc.aio
@@ -48,11 +48,14 @@ def fault_of(error: StoreError) -> LocalFault:
     return LocalFault.DISK_FULL if isinstance(error, DiskFullError) else LocalFault.STORE
 
 
-async def watch(held: StoredObject, on_event: Callable[[RelayEvent], None]) -> None:
-    """Tell what changes, until the object is dropped."""
-    told = _Told.of(held)
-    seen = held.signal.count
+def watch(held: StoredObject, on_event: Callable[[RelayEvent], None]) -> Coroutine[None, None, None]:
+    """Tell what changes from the moment of this call on, until the object is dropped."""
+    return _watch(held, on_event, _Told.of(held))
+
+
+async def _watch(held: StoredObject, on_event: Callable[[RelayEvent], None], told: _Told) -> None:
     while held.state is SourceState.OPEN:
+        seen = held.signal.count
         now = _Told.of(held)
         if now.count < told.count:
             on_event(ChunksDropped(held.object_id, now.chunks))

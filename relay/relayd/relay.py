@@ -144,6 +144,11 @@ class Relay:
             self._serve(held)
         self._spawn("control", self._control.run())
 
+    @property
+    def tasks(self) -> frozenset[asyncio.Task[None]]:
+        """What runs now, by name: fetches, landings, the hook, the stream to the coordinator."""
+        return frozenset(self._tasks)
+
     async def close(self, grace_s: float) -> bool:
         """Stop all work. False when a thread is still at it after the grace: the store must then not be closed."""
         if self._timer is not None:

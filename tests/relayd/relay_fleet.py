@@ -19,10 +19,11 @@ from chappe.hop.catalog import Catalog
 from chappe.hop.disk import Disk
 from chappe.hop.guard import EdgeGuard
 from chappe.hop.limits import TokenBucket
-from chappe.hop.net import RunningServer, open_server, parse_address
+from chappe.hop.net import RunningServer, Tls, load_tls, open_server, parse_address
 from chappe.hop.server import RELAY_SERVICE, RelayService
 from chappe.hop.source import Signal
 from chappe.hop.store import Store
+from chappe.keys import init_fleet, issue
 from chappe.origin.scan import scan
 from chappe.origin.source import OriginObject
 from chappe.v1 import coordinator_pb2 as pb
@@ -60,12 +61,12 @@ class FakeCoordinator(coordinator_pb2_grpc.CoordinatorServicer):
         self.run = RUN
         self._server: RunningServer | None = None
 
-    async def start(self, listen: str = "127.0.0.1:0") -> str:
+    async def start(self, listen: str = "127.0.0.1:0", tls: Tls | None = None) -> str:
         add = coordinator_pb2_grpc.add_CoordinatorServicer_to_server
         services: dict[str, Callable[[grpc.aio.Server], None]] = {
             "chappe.v1.Coordinator": lambda server: add(self, server)  # type: ignore[no-untyped-call]
         }
-        self._server = await open_server(parse_address(listen), None, services)
+        self._server = await open_server(parse_address(listen), tls, services)
         return str(self._server.address)
 
     async def stop(self) -> None:
@@ -77,6 +78,7 @@ class FakeCoordinator(coordinator_pb2_grpc.CoordinatorServicer):
         first = await anext(aiter(requests))
         session = Session(first.hello)
         self.joins.append(first.hello)
+        self.signal.fire()
         if self.refusal:
             await context.write(pb.JoinReply(refused=pb.Refused(reason=self.refusal)))
             return
@@ -205,8 +207,8 @@ class Origin:
         self._server: RunningServer | None = None
         self._hashing: set[asyncio.Task[str]] = set()
 
-    async def start(self) -> PeerAt:
-        self._server = await open_server(LOOPBACK, None, {RELAY_SERVICE: self.service.add_to})
+    async def start(self, tls: Tls | None = None) -> PeerAt:
+        self._server = await open_server(LOOPBACK, tls, {RELAY_SERVICE: self.service.add_to})
         return self.peer
 
     @property
@@ -237,18 +239,21 @@ class Origin:
 class Fleet:
     """Everything of one test; leaving the block takes it all down."""
 
-    def __init__(self, directory: Path, uplink_bytes_per_s: float = 0) -> None:
-        """`uplink_bytes_per_s` limits the origin."""
+    def __init__(self, directory: Path, uplink_bytes_per_s: float = 0, *, tls: bool = False) -> None:
+        """`uplink_bytes_per_s` limits the origin; with `tls` everybody has a certificate of one CA."""
         self.directory = directory
+        self.keys = directory / "keys" if tls else None
         self.coordinator = FakeCoordinator()
         self.origin = Origin(TokenBucket(uplink_bytes_per_s) if uplink_bytes_per_s else None)
         self.address = ""
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Fleet:
-        self.address = await self.coordinator.start()
+        if self.keys is not None:
+            init_fleet(self.keys)
+        self.address = await self.coordinator.start(tls=self._tls("coordinator"))
         self._stack.push_async_callback(self.coordinator.stop)
-        await self.origin.start()
+        await self.origin.start(self._tls("origin"))
         self._stack.push_async_callback(self.origin.stop)
         return self
 
@@ -257,6 +262,12 @@ class Fleet:
     ) -> None:
         await self._stack.aclose()
 
+    def _tls(self, name: str) -> Tls | None:
+        if self.keys is None:
+            return None
+        files = issue(self.keys, name)
+        return load_tls(files.cert, files.key, files.ca)
+
     def settings(self, name: str, **changes: Any) -> RelaydSettings:
         fields: dict[str, Any] = {
             "coordinator": self.address,
@@ -264,6 +275,9 @@ class Fleet:
             "name": name,
             "listen": "127.0.0.1:0",
         }
+        if self.keys is not None:
+            files = issue(self.keys, name)
+            fields |= {"tls_cert": files.cert, "tls_key": files.key, "tls_ca": files.ca}
         return RelaydSettings(**(fields | changes))
 
     async def relay(
