@@ -10,6 +10,7 @@ ChappeError
 ├── PeerError             another node broke the protocol
 │   ├── ManifestError     header, page or root that cannot be true
 │   ├── ChunkMismatchError     bytes that do not match their page
+│   ├── CodecError             an encoded chunk that no encoder makes, or that does not fit its snapshot
 │   ├── BadTokenError          an edge token that the coordinator did not sign
 │   └── RootMismatchError      all chunks match their pages, the whole does not match the announced root
 ├── PublicationError      the publication did not get where it should
@@ -70,6 +71,10 @@ class ChunkMismatchError(PeerError):
     def __init__(self, chunk: int) -> None:
         super().__init__(f"chunk {chunk} does not match its page")
         self.chunk = chunk
+
+
+class CodecError(PeerError):
+    """A chunk of a delta or of a compressed snapshot that no encoder makes, or that does not fit its snapshot."""
 
 
 class BadTokenError(PeerError):

@@ -1,0 +1,79 @@
+"""What changed in a block, as unsigned integers modulo the element's width: the input and the output of the codec.
+
+Nothing here interprets an element: a NaN with a payload, -0.0 and a packed 4-bit pair are integers like all others.
+numpy releases the GIL in all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from chappe.payload.planes import Buffer
+
+Elements: TypeAlias = npt.NDArray[Any]  # unsigned, little-endian, 1 to 8 bytes wide
+Positions: TypeAlias = npt.NDArray[np.int64]
+
+SPARSE_UNDER = 0.30
+"""The share of changed elements up to which a difference is kept as positions and values."""
+
+TYPES = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
+
+
+def elements_of(data: Buffer, width: int) -> Elements:
+    return np.frombuffer(data, TYPES[width])
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Of a block or a piece. Sparse (`positions`, `values`) up to 30 % of changed elements, dense (`values`) above."""
+
+    elements: int
+    width: int
+    changed: int
+    values: Elements
+    positions: Positions | None
+
+    @staticmethod
+    def between(base: Elements | None, target: Elements) -> Difference:
+        """`base` None stands for zeros."""
+        if base is None:
+            return Difference.of(target)
+        mask = target != base
+        changed = int(np.count_nonzero(mask))
+        if changed > SPARSE_UNDER * target.size:
+            return Difference(target.size, target.itemsize, changed, target - base, None)
+        positions = np.flatnonzero(mask)
+        values = target.take(positions) - base.take(positions)
+        return Difference(target.size, target.itemsize, changed, values, positions)
+
+    @staticmethod
+    def of(values: Elements) -> Difference:
+        """The same choice, from the differences of all elements."""
+        mask = values != 0
+        changed = int(np.count_nonzero(mask))
+        if changed > SPARSE_UNDER * values.size:
+            return Difference(values.size, values.itemsize, changed, values, None)
+        positions = np.flatnonzero(mask)
+        return Difference(values.size, values.itemsize, changed, values.take(positions), positions)
+
+    def dense(self) -> Elements:
+        if self.positions is None:
+            return self.values
+        values = np.zeros(self.elements, TYPES[self.width])
+        values[self.positions] = self.values
+        return values
+
+    def slice(self, start: int, stop: int) -> Difference:
+        if self.positions is None:
+            return Difference.of(self.values[start:stop])
+        low, high = np.searchsorted(self.positions, (start, stop))
+        values = self.values[low:high]
+        if high - low > SPARSE_UNDER * (stop - start):
+            dense = np.zeros(stop - start, TYPES[self.width])
+            dense[self.positions[low:high] - start] = values
+            return Difference(stop - start, self.width, int(high - low), dense, None)
+        return Difference(stop - start, self.width, int(high - low), values, self.positions[low:high] - start)
