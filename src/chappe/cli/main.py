@@ -32,6 +32,11 @@ COMMANDS = {
         "Show the fleet, its chains and how far each publication is.",
         "chappe status --coordinator 127.0.0.1:7400 --watch",
     ),
+    "diff": (
+        "chappe.cli.diff:diff",
+        "Say what a delta between two snapshots would cost, tensor by tensor.",
+        "chappe diff ./step-11 ./step-12 --workers 9 --uplink 300mbit --worker-downlink 100mbit --plot density.png",
+    ),
     "verify": (
         "chappe.cli.verify:verify",
         "Re-hash a landed snapshot against its manifest.",
