@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -49,7 +50,10 @@ def relayd(
     from relayd.daemon import run_relayd
 
     configure_logging(settings.log_format, settings.log_level)
-    return uvloop.run(run_relayd(settings))
+    code = uvloop.run(run_relayd(settings))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # all is closed: taking gRPC and the interpreter apart may cost half of the 5 s that a stop may take
 
 
 app = make_app("relayd", HELP, EXAMPLE)

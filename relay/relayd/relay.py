@@ -33,7 +33,6 @@ from chappe.core.relay_events import (
     Land,
     Landed,
     LandFailed,
-    LocalFault,
     Mend,
     OpenFetch,
     OpenObject,
@@ -50,7 +49,7 @@ from chappe.core.relay_events import (
     Tick,
 )
 from chappe.core.transfer import Transfer, TransferConfig
-from chappe.errors import RootMismatchError, StoreError, VersionConflictError
+from chappe.errors import StoreError
 from chappe.hop.catalog import Catalog
 from chappe.hop.guard import AssignedChild, EdgeGuard
 from chappe.hop.limits import TokenBucket
@@ -64,15 +63,14 @@ from chappe.wire.frames import PROTOCOL_VERSION
 from chappe.wire.relay_messages import Node, Welcomed, encode_hello
 from relayd.config import InstallHook
 from relayd.control import Control
-from relayd.edges import Fetches, fault_of, watch
-from relayd.install import environment, run_command
+from relayd.edges import Fetches, watch
+from relayd.landings import Landings
 from relayd.local import LandedView
 from relayd.metrics import Reading, RelaydMetrics
 
 log = structlog.get_logger()
 
 T = TypeVar("T")
-_RECHECK_AT_ONCE = 4  # chunks hashed between two turns of the event loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +120,14 @@ class Relay:
             downlink=_bucket(options.limit_downlink_bytes_per_s),
             meter=self._received,
         )
+        self._landings = Landings(
+            store=store,
+            command=options.hook.command,
+            timeout_s=options.install_timeout_s,
+            in_thread=self._in_thread,
+            on_event=self.handle,
+            install_seconds=self.metrics.install_seconds.observe,
+        )
         self._control = Control(
             coordinator=coordinator,
             open_channel=dial_coordinator,
@@ -134,8 +140,6 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads: set[asyncio.Future[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._landing: set[int] = set()
-        self._asked_s: dict[int, float] = {}
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -194,11 +198,11 @@ class Relay:
             case AdmitChildren(edges):
                 self._guard.assign(_children(edges))
             case Land():
-                self._spawn(f"landing {effect.version}", self._land(effect))
+                self._spawn(f"landing {effect.version}", self._landings.land(effect))
             case Mend(object_id):
-                self._spawn(f"mending {object_id}", self._mend(object_id))
+                self._spawn(f"mending {object_id}", self._landings.mend(object_id))
             case Install(version, previous):
-                self._spawn(f"install {version}", self._install(version, previous))
+                self._spawn(f"install {version}", self._landings.install(version, previous))
             case Retain(objects, versions):
                 self._try(lambda: self._retain(objects, versions), "retention")
             case WakeAt(time_s):
@@ -288,57 +292,6 @@ class Relay:
         except OSError as error:
             log.warning("store_trouble", doing="emptying the trash", problem=str(error))
 
-    # ---- landing and installing ------------------------------------------------------------------------------------
-
-    async def _land(self, order: Land) -> None:
-        self._landing.add(order.version)
-        held = self._store.get(order.object_id)
-        try:
-            await self._in_thread(lambda: self._store.land(order.object_id, order.version, order.root))
-        except RootMismatchError as error:
-            event: RelayEvent = LandFailed(order.object_id, LocalFault.ROOT_MISMATCH, str(error))
-        except VersionConflictError as error:
-            event = LandFailed(order.object_id, LocalFault.STORE, str(error))
-        except StoreError as error:
-            fault = fault_of(error)
-            if held is not None and held.damaged:
-                fault = LocalFault.DAMAGED
-            elif held is not None and fault is LocalFault.STORE:
-                await _recheck(held)  # if it is rot, what is left is told and fetched again
-            event = LandFailed(order.object_id, fault, str(error))
-        else:
-            self._asked_s[order.version] = boot_now()
-            event = Landed(order.object_id)
-        self._landing.discard(order.version)
-        self.handle(event)
-
-    async def _mend(self, object_id: str) -> None:
-        held = self._store.get(object_id)
-        if held is None:
-            return
-        try:
-            files = await self._in_thread(held.mend)
-            log.info("mended", object_id=object_id, files=files)
-        except StoreError as error:
-            log.warning("store_trouble", doing=f"mending object {object_id}", problem=str(error))
-
-    async def _install(self, version: int, previous: int) -> None:
-        new, old = self._store.landed(version), self._store.landed(previous)
-        if new is None:
-            self.handle(InstallEnded(version, ok=False, reason="the version is gone"))
-            return
-        started_s = boot_now()
-        names = environment(version, new.path, previous, None if old is None else old.path)
-        log.info("install_started", version=version, previous=previous)
-        outcome = await run_command(self._options.hook.command, names, self._options.install_timeout_s)
-        self.metrics.install_seconds.observe(boot_now() - started_s)
-        self._install_ended(version, outcome.ok, outcome.reason)
-
-    def _install_ended(self, version: int, ok: bool, reason: str) -> None:
-        if ok:
-            self._try(lambda: self._store.mark_installed(version), f"remembering that version {version} is installed")
-        self.handle(InstallEnded(version, ok, reason))
-
     # ---- the coordinator -------------------------------------------------------------------------------------------
 
     async def _hello(self) -> pb.JoinRequest:
@@ -365,19 +318,13 @@ class Relay:
         return self._options.hook.mode is InstallMode.CONFIRM
 
     def landing(self, version: int) -> bool:
-        return version in self._landing
+        return version in self._landings.running
 
     def confirm(self, version: int, ok: bool, reason: str) -> bool:
         versions = self.machine.versions()
         if version <= versions[ObjectState.INSTALLED]:
             return True  # said before
-        if version > versions[ObjectState.VERIFIED] or self._store.landed(version) is None:
-            return False
-        asked_s = self._asked_s.pop(version, None)
-        if asked_s is not None:
-            self.metrics.install_seconds.observe(boot_now() - asked_s)
-        self._install_ended(version, ok, reason or ("" if ok else "the engine said no"))
-        return True
+        return version <= versions[ObjectState.VERIFIED] and self._landings.confirmed(version, ok, reason)
 
     def _read(self) -> Reading:
         now, streams = boot_now(), self.service.streams
@@ -409,11 +356,3 @@ def _children(edges: tuple[EdgeOrder, ...]) -> list[AssignedChild]:
         for edge in edges
         for slot in edge.children
     ]
-
-
-async def _recheck(held: StoredObject) -> None:
-    """Every chunk against its page, a few between two turns of the event loop."""
-    chunks = [chunk for start, stop in held.ledger.held for chunk in range(start, stop)]
-    for at in range(0, len(chunks), _RECHECK_AT_ONCE):
-        held.recheck(chunks[at : at + _RECHECK_AT_ONCE])
-        await asyncio.sleep(0)

@@ -1,0 +1,129 @@
+"""Carries out landing, mending and installing. What is landed or installed, and when, is decided elsewhere.
+
+Land ────▶ Store.land in a thread ──▶ Landed, or LandFailed with whose fault it is
+Mend ────▶ StoredObject.mend in a thread
+Install ─▶ the command ──▶ remembered in the store ──▶ InstallEnded        a confirmation: the same without a command
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+import structlog
+
+from chappe.clock import boot_now
+from chappe.core.relay_events import InstallEnded, Land, Landed, LandFailed, LocalFault, RelayEvent
+from chappe.errors import RootMismatchError, StoreError, VersionConflictError
+from chappe.hop.objects import StoredObject
+from chappe.hop.store import Store
+from relayd.edges import fault_of
+from relayd.install import environment, run_command
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+_RECHECK_AT_ONCE = 4  # chunks hashed between two turns of the event loop
+
+
+class InThread(Protocol):
+    """Runs blocking work to its end, whatever becomes of the caller."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+class Landings:
+    """All on the event loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        command: str,
+        timeout_s: float,
+        in_thread: InThread,
+        on_event: Callable[[RelayEvent], None],
+        install_seconds: Callable[[float], None],
+    ) -> None:
+        self.running: set[int] = set()
+        """Versions that are being landed now."""
+        self._store = store
+        self._command = command
+        self._timeout_s = timeout_s
+        self._in_thread = in_thread
+        self._on_event = on_event
+        self._install_seconds = install_seconds
+        self._landed_s: dict[int, float] = {}
+
+    async def land(self, order: Land) -> None:
+        self.running.add(order.version)
+        event = await self._land(order)
+        self.running.discard(order.version)
+        self._on_event(event)
+
+    async def _land(self, order: Land) -> RelayEvent:
+        object_id = order.object_id
+        try:
+            await self._in_thread(lambda: self._store.land(object_id, order.version, order.root))
+        except RootMismatchError as error:
+            return LandFailed(object_id, LocalFault.ROOT_MISMATCH, str(error))
+        except VersionConflictError as error:
+            return LandFailed(object_id, LocalFault.STORE, str(error))
+        except StoreError as error:
+            held = self._store.get(object_id)
+            if held is not None and held.damaged:
+                return LandFailed(object_id, LocalFault.DAMAGED, str(error))
+            if held is not None and fault_of(error) is LocalFault.STORE:
+                await _recheck(held)  # if it is rot, what is left is told and fetched again
+            return LandFailed(object_id, fault_of(error), str(error))
+        self._landed_s = {order.version: boot_now()}
+        return Landed(object_id)
+
+    async def mend(self, object_id: str) -> None:
+        held = self._store.get(object_id)
+        if held is None:
+            return
+        try:
+            files = await self._in_thread(held.mend)
+            log.info("mended", object_id=object_id, files=files)
+        except StoreError as error:
+            log.warning("store_trouble", doing=f"mending object {object_id}", problem=str(error))
+
+    async def install(self, version: int, previous: int) -> None:
+        new, old = self._store.landed(version), self._store.landed(previous)
+        if new is None:
+            self._on_event(InstallEnded(version, ok=False, reason="the version is gone"))
+            return
+        started_s = boot_now()
+        names = environment(version, new.path, previous, None if old is None else old.path)
+        log.info("install_started", version=version, previous=previous)
+        outcome = await run_command(self._command, names, self._timeout_s)
+        self._install_seconds(boot_now() - started_s)
+        self._ended(version, outcome.ok, outcome.reason)
+
+    def confirmed(self, version: int, ok: bool, reason: str) -> bool:
+        """The engine's answer. False when the version is not here."""
+        if self._store.landed(version) is None:
+            return False
+        landed_s = self._landed_s.pop(version, None)
+        if landed_s is not None:
+            self._install_seconds(boot_now() - landed_s)
+        self._ended(version, ok, reason or ("" if ok else "the engine said no"))
+        return True
+
+    def _ended(self, version: int, ok: bool, reason: str) -> None:
+        if ok:
+            try:
+                self._store.mark_installed(version)
+            except StoreError as error:  # a restart will ask again
+                log.warning("store_trouble", doing=f"remembering that {version} is installed", problem=str(error))
+        self._on_event(InstallEnded(version, ok, reason))
+
+
+async def _recheck(held: StoredObject) -> None:
+    """Every chunk against its page, a few between two turns of the event loop."""
+    chunks = [chunk for start, stop in held.ledger.held for chunk in range(start, stop)]
+    for at in range(0, len(chunks), _RECHECK_AT_ONCE):
+        held.recheck(chunks[at : at + _RECHECK_AT_ONCE])
+        await asyncio.sleep(0)
