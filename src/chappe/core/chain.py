@@ -30,6 +30,15 @@ class Chain:
     slot: int
     members: list[str] = field(default_factory=list)
     rooted: bool = False
+    _at: dict[str, int] = field(default_factory=dict, repr=False, compare=False)  # position by member, once asked for
+
+    def position(self, worker_id: str) -> int:
+        if not self._at:
+            self._at = {member: i for i, member in enumerate(self.members)}
+        return self._at[worker_id]
+
+    def changed(self) -> None:
+        self._at = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +86,14 @@ class Layout:
 
     def place(self, stripe: int, worker_id: str) -> Place | None:
         chain = self._of.get(worker_id, {}).get(stripe)
-        return None if chain is None else Place(chain, chain.members.index(worker_id))
+        return None if chain is None else Place(chain, chain.position(worker_id))
 
     def places(self, worker_id: str) -> list[Place]:
         chains = self._of.get(worker_id, {})
-        return [Place(chains[stripe], chains[stripe].members.index(worker_id)) for stripe in sorted(chains)]
+        return [Place(chains[stripe], chains[stripe].position(worker_id)) for stripe in sorted(chains)]
+
+    def chains_of(self, worker_id: str) -> list[Chain]:
+        return list(self._of.get(worker_id, {}).values())
 
     def ancestors(self, place: Place, most: int) -> list[str]:
         """The parent, its parent, and so on, at most so many; the source is the last one unless the chain is rooted."""
@@ -108,12 +120,14 @@ class Layout:
         self._enter(chain, worker_id)
         at = len(chain.members) if position is None else position
         chain.members.insert(at, worker_id)
+        chain.changed()
         return self._near(chain, at)
 
     def remove_from(self, chain: Chain, worker_id: str) -> set[str]:
-        at = chain.members.index(worker_id)
+        at = chain.position(worker_id)
         near = self._near(chain, at)
         del chain.members[at]
+        chain.changed()
         del self._of[worker_id][chain.stripe]
         if not self._of[worker_id]:
             del self._of[worker_id]
@@ -132,9 +146,10 @@ class Layout:
 
     def rotate(self, chain: Chain, head: str) -> set[str]:
         """Make this member the head; those in front of it follow at the end. One edge changes."""
-        at = chain.members.index(head)
+        at = chain.position(head)
         before = chain.members[:at]
         chain.members = chain.members[at:] + before
+        chain.changed()
         return set(chain.members[: FALLBACKS_MAX + 2]) | self._near(chain, len(chain.members) - at) | {SOURCE}
 
     def join(self, onto: Chain, chain: Chain) -> set[str]:
@@ -145,6 +160,8 @@ class Layout:
         onto.members.extend(chain.members)
         chain.members = []
         chain.rooted = False
+        chain.changed()
+        onto.changed()
         return self._near(onto, at) | {SOURCE}
 
     def near(self, worker_id: str) -> set[str]:

@@ -164,11 +164,10 @@ class Fleet:
         publication = self._progress.take_holding(worker, event.holding)
         if publication is None:
             return
-        places = publication.layout.places(worker.worker_id)
         if worker.holdings[event.holding.object_id].state is ObjectState.DISK_FULL:
-            for place in places:
+            for place in publication.layout.places(worker.worker_id):
                 self._placement.move_to_end(publication, place, RebuildReason.DISK_FULL)
-        if publication.origin_out or any(place.chain.rooted for place in places):
+        if publication.origin_out or any(chain.rooted for chain in publication.layout.chains_of(worker.worker_id)):
             self._placement.heal(publication)
         self._supersession.promote(worker)
 

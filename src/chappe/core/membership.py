@@ -21,7 +21,6 @@ from chappe.core.repair import Repair
 from chappe.core.supersede import Supersession
 from chappe.core.workers import Worker
 
-
 BLACKOUT_MIN = 3  # fewer may well die together
 
 
@@ -53,6 +52,7 @@ class Membership:
         self._assignments = assignments
         self._deadlines = deadlines
         self._leaving: dict[str, Leaving] = {}
+        self._names: dict[str, set[str]] = {}  # worker ids by name
         self._blackout_seen = (-1.0, False)  # when it was looked at, and what was seen
 
     # ---- joining ----
@@ -89,11 +89,14 @@ class Membership:
                 f"{event.name} shows generation {event.generation}, generation {known.generation} has joined since: "
                 "another process with a copy of its store runs, or the store was put back from an old copy"
             )
-        if event.role is Role.RELAY:
-            for other in self._context.state.relays:
-                if other.name == event.name and other.worker_id != event.worker_id and other.present:
-                    return f"another relay named {event.name} is in the fleet: choose another --name, or stop that one"
+        if event.role is Role.RELAY and any(other.present for other in self._namesakes(event.name, event.worker_id)):
+            return f"another relay named {event.name} is in the fleet: choose another --name, or stop that one"
         return ""
+
+    def _namesakes(self, name: str, worker_id: str) -> list[Worker]:
+        """Other relays of this name."""
+        known = map(self._context.state.workers.get, sorted(self._names.get(name, ())))
+        return [w for w in known if w is not None and w.worker_id != worker_id and w.role is Role.RELAY]
 
     def _record(self, known: Worker | None, event: Hello) -> Worker:
         worker = known
@@ -103,6 +106,8 @@ class Membership:
         if event.generation > worker.generation:
             worker.drained = False
         moved = (worker.generation, worker.address, worker.name) != (event.generation, event.address, event.name)
+        self._names.setdefault(worker.name, set()).discard(worker.worker_id)
+        self._names.setdefault(event.name, set()).add(worker.worker_id)
         worker.name, worker.generation, worker.address = event.name, event.generation, event.address
         worker.uplink_bytes_per_s, worker.downlink_bytes_per_s = event.uplink_bytes_per_s, event.downlink_bytes_per_s
         worker.price_per_hour, worker.rollouts_per_second = event.price_per_hour, event.rollouts_per_second
@@ -120,10 +125,8 @@ class Membership:
 
     def _take_name(self, worker: Worker) -> None:
         """A relay with a new store takes over the name of one that is gone."""
-        if worker.role is not Role.RELAY:
-            return
-        for other in self._context.state.relays:
-            if other is not worker and other.name == worker.name:
+        if worker.role is Role.RELAY:
+            for other in self._namesakes(worker.name, worker.worker_id):
                 self.forget(other)
 
     def _origin_joined(self, worker: Worker, restarted: bool) -> None:
@@ -225,6 +228,7 @@ class Membership:
     def restored(self) -> None:
         """The coordinator has started with what it knew: everybody has a lease to come back in."""
         for worker in self._context.state.workers.values():
+            self._names.setdefault(worker.name, set()).add(worker.worker_id)
             worker.restored, worker.heard_s = True, self._context.now
             if not worker.lapsed:
                 self._watch(worker)
@@ -354,6 +358,7 @@ class Membership:
         self._placement.take_out(worker, RebuildReason.FORGOTTEN)
         self.lose(worker, LostReason.FORGOTTEN)
         self._repair.origin_out(worker)
+        self._names.get(worker.name, set()).discard(worker.worker_id)
         self._context.drop_worker(worker)
         self._context.log("forgotten", RebuildReason.FORGOTTEN.value, relay=worker.name)
 

@@ -149,14 +149,13 @@ class Progress:
         publication.watchers.clear()
 
     def _finish(self, publication: Publication) -> None:
-        if publication.finished and not publication.watchers:
+        news = not publication.finished and publication.reached(publication.until)
+        done = tuple(request for request, until in publication.watchers.items() if publication.reached(until))
+        if not (news or done) or not self._placement.can_do_without_origin(publication):
             return
-        if not publication.targeted or not self._placement.can_do_without_origin(publication):
-            return
-        if not publication.finished and publication.reached(publication.until):
+        if news:
             publication.finished = True
             self._context.persist(publication)
-        done = tuple(request for request, until in publication.watchers.items() if publication.reached(until))
         for request in done:
             del publication.watchers[request]
         if done:
