@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from chappe.errors import ConfigError, UsageError
 from chappe.hop.net import Address, parse_address
+
+if TYPE_CHECKING:
+    from aiohttp import web  # a quarter of a daemon's start, so imported only where --http is given
 
 Ready = Callable[[], tuple[bool, str]]
 """Ready or not, and a line for a person that says why."""
@@ -39,6 +42,7 @@ class HttpServer:
 
 def make_app(registry: CollectorRegistry, ready: Ready) -> web.Application:
     """The three pages, for a server of one's own."""
+    from aiohttp import web
 
     async def metrics(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
@@ -58,6 +62,8 @@ def make_app(registry: CollectorRegistry, ready: Ready) -> web.Application:
 
 async def serve_http(address: str, registry: CollectorRegistry, ready: Ready) -> HttpServer:
     """Listen on `HOST:PORT` (port 0 takes a free one). Raises ConfigError when the address is wrong or taken."""
+    from aiohttp import web
+
     try:
         wanted = parse_address(address, "127.0.0.1")
     except UsageError as error:
