@@ -16,8 +16,10 @@ import pytest
 import safetensors.numpy
 
 from chappe.cli.demo import found_in
-from chappe.cli.localfleet import LocalFleet, relay_specs
+from chappe.cli.localfleet import LocalFleet, RelaySpec, relay_specs
 from chappe.cli.process import FleetError, Process
+from chappe.cli.settings import TlsSettings
+from chappe.keys import init_fleet, issue
 
 PUBLISH_KEYS = {
     *("run", "version", "root", "kind", "payload_bytes", "snapshot_bytes", "targeted", "installed", "lost"),
@@ -141,6 +143,34 @@ async def test_a_relay_that_cannot_start_stops_the_others(tmp_path: Path) -> Non
             pass
     assert fleet.coordinator.returncode == 0
     assert all(process.returncode is not None for process in fleet.workers.values())
+
+
+async def test_with_certificates_everything_is_mutual(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    init_fleet(keys)
+    names = ("coordinator", "worker-1", "worker-2", "origin", "me")
+    files = {name: issue(keys, name) for name in names}
+    flags = {
+        name: ("--tls-cert", str(f.cert), "--tls-key", str(f.key), "--tls-ca", str(f.ca)) for name, f in files.items()
+    }
+    fleet = LocalFleet(
+        tmp_path / "fleet",
+        tuple(RelaySpec(name, flags[name]) for name in ("worker-1", "worker-2")),
+        coordinator_flags=flags["coordinator"],
+        tls=TlsSettings(tls_cert=files["me"].cert, tls_key=files["me"].key, tls_ca=files["me"].ca),
+    )
+    source = model(tmp_path / "model")
+    async with fleet:
+        publish = ["publish", str(source), "--coordinator", fleet.address, *flags["origin"]]
+        assert (await answer(fleet, *publish))["installed"] == 2
+        assert found_in(fleet.store("worker-2") / "current") == found_in(source)
+        plaintext = await chappe(fleet, "status", "--coordinator", fleet.address)
+        assert await plaintext.output() == b""
+        assert plaintext.returncode == 1
+        stranger = RelaySpec("worker-3", flags["me"])  # a valid certificate, another name
+        refused = await fleet.start_relay(stranger)
+        assert await refused.wait() == 1
+        assert "worker-3" in refused.tail()
 
 
 async def test_up_publishes_and_leaves_nothing_behind(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
