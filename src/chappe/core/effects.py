@@ -87,7 +87,8 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Close this stream without a word: the same worker has a newer one."""
+    """Close this stream without a word: the same worker has a newer one, or was silent for its lease and has to join
+    again."""
 
     worker_id: str
     session: int

@@ -2,7 +2,7 @@
 
     shell ──event, now──▶ Fleet.handle ──▶ [Persist..., messages, Assign..., WakeAt] ──▶ shell carries them out
                              │
-                             ├─ membership   who is there            ├─ placement    who stands where, who feeds whom
+                             ├─ membership   who is there, departure ├─ placement    who stands where, who feeds whom
                              ├─ publishing   versions and phases     ├─ repair       complaints about parents
                              ├─ progress     how far each is         └─ supersession which version a host finishes
                              └─ assignments  desired state, derived at the end from all of it
@@ -16,6 +16,7 @@ from __future__ import annotations
 from chappe.core.assign import Assignments
 from chappe.core.context import Context
 from chappe.core.deadlines import Deadlines
+from chappe.core.departure import Departure
 from chappe.core.effects import Edge, Effect, Target, WakeAt
 from chappe.core.events import (
     Acknowledged,
@@ -64,12 +65,14 @@ class Fleet:
         self._progress = Progress(self._context, self._placement)
         self._repair = Repair(self._context, self._placement, self._assignments)
         self._supersession = Supersession(self._context, self._placement)
+        self._departure = Departure(self._context, self._placement, self._repair, self._deadlines)
         self._membership = Membership(
             self._context,
             self._placement,
             self._progress,
             self._repair,
             self._supersession,
+            self._departure,
             self._assignments,
             self._deadlines,
         )
@@ -84,7 +87,7 @@ class Fleet:
             self._begin()
         self._dispatch(event)
         self._settle()
-        self._membership.release()
+        self._departure.release()
         self._assignments.flush()
         effects = self._context.take()
         if self._deadlines.next_s not in (None, self._wake_s):
@@ -140,15 +143,15 @@ class Fleet:
             case CancelRequested():
                 self._publishing.cancel(event)
             case DrainRequested():
-                self._membership.drain(event)
+                self._departure.drain(event)
             case ForgetRequested():
-                self._membership.forget_requested(event)
+                self._departure.forget_requested(event)
             case Tick():
                 self._tick()
 
     def _leave(self, event: LeaveRequested) -> None:
         worker = self._context.of_session(event.worker_id, event.session)
-        self._membership.leave(event)
+        self._departure.leave(event)
         if worker is not None:
             self._publishing.origin_gone(worker)
 

@@ -1,4 +1,4 @@
-"""Who is in the fleet: joining, coming back, falling silent, leaving, drained, forgotten.
+"""Who is in the fleet: joining, coming back, falling silent.
 
 Decides who is taken and who is gone; what that means for chains is done by `placement`, for fractions by `progress`.
 The diagram of a worker's life is in `workers`.
@@ -6,13 +6,12 @@ The diagram of a worker's life is in `workers`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from chappe.core.assign import Assignments
 from chappe.core.context import Context
 from chappe.core.deadlines import Deadlines
-from chappe.core.effects import PublishErrorKind, Refuse, Release, Replace, RequestDone, RequestRefused, Welcome
-from chappe.core.events import DrainRequested, ForgetRequested, Hello, LeaveRequested, Role, SessionLost
+from chappe.core.departure import Departure
+from chappe.core.effects import Refuse, Replace, Welcome
+from chappe.core.events import Hello, Role, SessionLost
 from chappe.core.placement import Placement
 from chappe.core.progress import Progress
 from chappe.core.publication import Member, Phase, Publication
@@ -24,15 +23,6 @@ from chappe.core.workers import Worker
 BLACKOUT_MIN = 3  # fewer may well die together
 
 
-@dataclass(slots=True)
-class Leaving:
-    """A relay that may go when its children have moved, or when it has waited long enough."""
-
-    until_s: float
-    pending: set[tuple[str, int, str]]  # object, stripe, child
-    requests: list[int] = field(default_factory=list)
-
-
 class Membership:
     def __init__(
         self,
@@ -41,6 +31,7 @@ class Membership:
         progress: Progress,
         repair: Repair,
         supersession: Supersession,
+        departure: Departure,
         assignments: Assignments,
         deadlines: Deadlines,
     ) -> None:
@@ -49,9 +40,9 @@ class Membership:
         self._progress = progress
         self._repair = repair
         self._supersession = supersession
+        self._departure = departure
         self._assignments = assignments
         self._deadlines = deadlines
-        self._leaving: dict[str, Leaving] = {}
         self._names: dict[str, set[str]] = {}  # worker ids by name
         self._blackout_seen = (-1.0, False)  # when it was looked at, and what was seen
 
@@ -115,7 +106,7 @@ class Membership:
         worker.restored = worker.lapsed = worker.leaving = False
         worker.acknowledged_epoch = event.assignment_epoch
         worker.holdings, worker.edges = {}, {}
-        self._leaving.pop(worker.worker_id, None)
+        self._departure.stays(worker)
         if moved:  # whoever dials it, or may be dialled by it, has to know
             for publication in self._context.active():
                 near = publication.layout.near(worker.worker_id) if worker.worker_id in publication.layout else set()
@@ -127,7 +118,7 @@ class Membership:
         """A relay with a new store takes over the name of one that is gone."""
         if worker.role is Role.RELAY:
             for other in self._namesakes(worker.name, worker.worker_id):
-                self.forget(other)
+                self._departure.forget(other)
 
     def _origin_joined(self, worker: Worker, restarted: bool) -> None:
         for publication in self._context.state.publications.values():
@@ -285,87 +276,4 @@ class Membership:
         self._context.log("lease_lapsed", "", relay=worker.name)
         self._placement.take_out(worker, RebuildReason.LEASE_LAPSED)
         self._repair.origin_out(worker)
-        self.lose(worker, LostReason.LEASE_LAPSED)
-
-    def lose(self, worker: Worker, reason: LostReason) -> None:
-        for publication in self._context.active():
-            if publication.lose(worker.worker_id, reason):
-                self._context.log("lost", reason.value, version=publication.version, relay=worker.name)
-                self._context.update(publication)
-
-    # ---- going ----
-
-    def leave(self, event: LeaveRequested) -> None:
-        worker = self._context.of_session(event.worker_id, event.session)
-        if worker is None:
-            return
-        worker.leaving = True
-        self._repair.origin_out(worker)
-        self._move_out(worker, None)
-
-    def drain(self, event: DrainRequested) -> None:
-        worker = self._named(event.name)
-        if worker is None or worker.role is not Role.RELAY:
-            self._no_such(event.request, event.name)
-            return
-        worker.drained = True
-        self._context.persist_worker(worker)
-        self.lose(worker, LostReason.DRAINED)
-        self._move_out(worker, event.request)
-
-    def _move_out(self, worker: Worker, request: int | None) -> None:
-        self._context.dirty[worker.worker_id] = None
-        moved = set(self._placement.take_out(worker, RebuildReason.DRAINED))
-        until_s = self._context.now + self._context.config.drain_s
-        leaving = self._leaving.setdefault(worker.worker_id, Leaving(until_s, set()))
-        leaving.pending |= moved
-        if request is not None:
-            leaving.requests.append(request)
-        self._deadlines.at(f"leave {worker.worker_id}", leaving.until_s)
-
-    def release(self) -> None:
-        """Let go whose children have moved; called at the end of every event."""
-        for worker_id, leaving in list(self._leaving.items()):
-            waiting = any(self._still_fed_by(worker_id, *key) for key in leaving.pending)
-            if waiting and self._context.now < leaving.until_s:
-                continue
-            del self._leaving[worker_id]
-            worker = self._context.state.workers.get(worker_id)
-            if worker is not None and worker.session is not None:
-                self._context.send(Release(worker_id, worker.session))
-            for request in leaving.requests:
-                self._context.send(RequestDone(request))
-
-    def _still_fed_by(self, parent_id: str, object_id: str, stripe: int, child_id: str) -> bool:
-        child = self._context.state.workers.get(child_id)
-        if child is None or not child.connected or child.holds_all(object_id):
-            return False
-        edge = child.edges.get((object_id, stripe))
-        return edge is None or edge.parent == parent_id
-
-    def forget_requested(self, event: ForgetRequested) -> None:
-        worker = self._named(event.name)
-        if worker is None:
-            self._no_such(event.request, event.name)
-        elif worker.connected:
-            message = f"{event.name} is connected: stop it first, or drain it"
-            self._context.send(RequestRefused(event.request, PublishErrorKind.INVALID, message))
-        else:
-            self.forget(worker)
-            self._context.send(RequestDone(event.request))
-
-    def forget(self, worker: Worker) -> None:
-        self._placement.take_out(worker, RebuildReason.FORGOTTEN)
-        self.lose(worker, LostReason.FORGOTTEN)
-        self._repair.origin_out(worker)
-        self._names.get(worker.name, set()).discard(worker.worker_id)
-        self._context.drop_worker(worker)
-        self._context.log("forgotten", RebuildReason.FORGOTTEN.value, relay=worker.name)
-
-    def _named(self, name: str) -> Worker | None:
-        named = [w for w in self._context.state.workers.values() if w.name == name]
-        return min(named, key=lambda w: w.role is not Role.RELAY, default=None)
-
-    def _no_such(self, request: int, name: str) -> None:
-        message = f"no relay named {name} is known: see `chappe status`"
-        self._context.send(RequestRefused(request, PublishErrorKind.NOT_FOUND, message))
+        self._departure.lose(worker, LostReason.LEASE_LAPSED)
