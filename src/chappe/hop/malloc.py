@@ -12,7 +12,7 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 _MMAP_THRESHOLD_BYTES = 32 << 20  # the most that glibc takes
-_TRIM_THRESHOLD_BYTES = 64 << 20
+_TRIM_THRESHOLD_BYTES = 16 << 20
 _ARENAS = 2  # grpc's threads would each get their own, and each keeps its peak
 
 
