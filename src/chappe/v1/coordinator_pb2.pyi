@@ -24,6 +24,11 @@ class ObjectState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OBJECT_STATE_FAILED: _ClassVar[ObjectState]
     OBJECT_STATE_DISK_FULL: _ClassVar[ObjectState]
 
+class Dialable(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DIALABLE_UNSPECIFIED: _ClassVar[Dialable]
+    DIALABLE_NO: _ClassVar[Dialable]
+
 class Dialer(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DIALER_UNSPECIFIED: _ClassVar[Dialer]
@@ -45,6 +50,8 @@ OBJECT_STATE_VERIFIED: ObjectState
 OBJECT_STATE_INSTALLED: ObjectState
 OBJECT_STATE_FAILED: ObjectState
 OBJECT_STATE_DISK_FULL: ObjectState
+DIALABLE_UNSPECIFIED: Dialable
+DIALABLE_NO: Dialable
 DIALER_UNSPECIFIED: Dialer
 DIALER_CHILD: Dialer
 DIALER_PARENT: Dialer
@@ -83,7 +90,7 @@ class HeldEdge(_message.Message):
     def __init__(self, object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., parent: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "role", "worker_id", "name", "generation", "run", "address", "uplink_bytes_per_s", "downlink_bytes_per_s", "price_per_hour", "rollouts_per_second", "holdings", "edges", "assignment_epoch")
+    __slots__ = ("protocol_version", "role", "worker_id", "name", "generation", "run", "address", "uplink_bytes_per_s", "downlink_bytes_per_s", "price_per_hour", "rollouts_per_second", "holdings", "edges", "assignment_epoch", "dialable")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +105,7 @@ class Hello(_message.Message):
     HOLDINGS_FIELD_NUMBER: _ClassVar[int]
     EDGES_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DIALABLE_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     role: Role
     worker_id: str
@@ -112,7 +120,8 @@ class Hello(_message.Message):
     holdings: _containers.RepeatedCompositeFieldContainer[Holding]
     edges: _containers.RepeatedCompositeFieldContainer[HeldEdge]
     assignment_epoch: int
-    def __init__(self, protocol_version: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., worker_id: _Optional[str] = ..., name: _Optional[str] = ..., generation: _Optional[int] = ..., run: _Optional[str] = ..., address: _Optional[str] = ..., uplink_bytes_per_s: _Optional[float] = ..., downlink_bytes_per_s: _Optional[float] = ..., price_per_hour: _Optional[float] = ..., rollouts_per_second: _Optional[float] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[HeldEdge, _Mapping]]] = ..., assignment_epoch: _Optional[int] = ...) -> None: ...
+    dialable: Dialable
+    def __init__(self, protocol_version: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., worker_id: _Optional[str] = ..., name: _Optional[str] = ..., generation: _Optional[int] = ..., run: _Optional[str] = ..., address: _Optional[str] = ..., uplink_bytes_per_s: _Optional[float] = ..., downlink_bytes_per_s: _Optional[float] = ..., price_per_hour: _Optional[float] = ..., rollouts_per_second: _Optional[float] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[HeldEdge, _Mapping]]] = ..., assignment_epoch: _Optional[int] = ..., dialable: _Optional[_Union[Dialable, str]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ()
@@ -194,8 +203,46 @@ class Leaving(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class LinkSample(_message.Message):
+    __slots__ = ("peer", "sending", "bytes_per_s", "busy_s", "bytes", "streams")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    SENDING_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    BUSY_S_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    peer: str
+    sending: bool
+    bytes_per_s: float
+    busy_s: float
+    bytes: int
+    streams: int
+    def __init__(self, peer: _Optional[str] = ..., sending: _Optional[bool] = ..., bytes_per_s: _Optional[float] = ..., busy_s: _Optional[float] = ..., bytes: _Optional[int] = ..., streams: _Optional[int] = ...) -> None: ...
+
+class LinkReport(_message.Message):
+    __slots__ = ("samples",)
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    samples: _containers.RepeatedCompositeFieldContainer[LinkSample]
+    def __init__(self, samples: _Optional[_Iterable[_Union[LinkSample, _Mapping]]] = ...) -> None: ...
+
+class ProbeResult(_message.Message):
+    __slots__ = ("order", "up_bytes_per_s", "down_bytes_per_s", "bytes", "seconds", "error")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    UP_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    DOWN_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    order: str
+    up_bytes_per_s: float
+    down_bytes_per_s: float
+    bytes: int
+    seconds: float
+    error: str
+    def __init__(self, order: _Optional[str] = ..., up_bytes_per_s: _Optional[float] = ..., down_bytes_per_s: _Optional[float] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., error: _Optional[str] = ...) -> None: ...
+
 class JoinRequest(_message.Message):
-    __slots__ = ("hello", "heartbeat", "acknowledge", "holding", "parent_connected", "parent_lost", "offer", "root", "source_failed", "leaving")
+    __slots__ = ("hello", "heartbeat", "acknowledge", "holding", "parent_connected", "parent_lost", "offer", "root", "source_failed", "leaving", "links", "probe_result")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
@@ -206,6 +253,8 @@ class JoinRequest(_message.Message):
     ROOT_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FAILED_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    PROBE_RESULT_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     heartbeat: Heartbeat
     acknowledge: Acknowledge
@@ -216,7 +265,9 @@ class JoinRequest(_message.Message):
     root: RootAnnounced
     source_failed: SourceFailed
     leaving: Leaving
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., holding: _Optional[_Union[HoldingChanged, _Mapping]] = ..., parent_connected: _Optional[_Union[ParentConnected, _Mapping]] = ..., parent_lost: _Optional[_Union[ParentLost, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., root: _Optional[_Union[RootAnnounced, _Mapping]] = ..., source_failed: _Optional[_Union[SourceFailed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
+    links: LinkReport
+    probe_result: ProbeResult
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., holding: _Optional[_Union[HoldingChanged, _Mapping]] = ..., parent_connected: _Optional[_Union[ParentConnected, _Mapping]] = ..., parent_lost: _Optional[_Union[ParentLost, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., root: _Optional[_Union[RootAnnounced, _Mapping]] = ..., source_failed: _Optional[_Union[SourceFailed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., links: _Optional[_Union[LinkReport, _Mapping]] = ..., probe_result: _Optional[_Union[ProbeResult, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("run", "token_key", "lease_s", "heartbeat_s")
@@ -249,21 +300,23 @@ class Fallback(_message.Message):
     def __init__(self, parent: _Optional[_Union[Peer, _Mapping]] = ..., token: _Optional[_Union[_relay_pb2.EdgeToken, _Mapping]] = ...) -> None: ...
 
 class ChildSlot(_message.Message):
-    __slots__ = ("child", "slot", "generation", "epoch", "token")
+    __slots__ = ("child", "slot", "generation", "epoch", "token", "dialer")
     CHILD_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    DIALER_FIELD_NUMBER: _ClassVar[int]
     child: Peer
     slot: int
     generation: int
     epoch: int
     token: _relay_pb2.EdgeToken
-    def __init__(self, child: _Optional[_Union[Peer, _Mapping]] = ..., slot: _Optional[int] = ..., generation: _Optional[int] = ..., epoch: _Optional[int] = ..., token: _Optional[_Union[_relay_pb2.EdgeToken, _Mapping]] = ...) -> None: ...
+    dialer: Dialer
+    def __init__(self, child: _Optional[_Union[Peer, _Mapping]] = ..., slot: _Optional[int] = ..., generation: _Optional[int] = ..., epoch: _Optional[int] = ..., token: _Optional[_Union[_relay_pb2.EdgeToken, _Mapping]] = ..., dialer: _Optional[_Union[Dialer, str]] = ...) -> None: ...
 
 class Edge(_message.Message):
-    __slots__ = ("object_id", "stripe", "parent", "dialer", "token", "fallbacks", "children", "epoch")
+    __slots__ = ("object_id", "stripe", "parent", "dialer", "token", "fallbacks", "children", "epoch", "expected_bytes_per_s")
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     STRIPE_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
@@ -272,6 +325,7 @@ class Edge(_message.Message):
     FALLBACKS_FIELD_NUMBER: _ClassVar[int]
     CHILDREN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     object_id: str
     stripe: int
     parent: Peer
@@ -280,7 +334,8 @@ class Edge(_message.Message):
     fallbacks: _containers.RepeatedCompositeFieldContainer[Fallback]
     children: _containers.RepeatedCompositeFieldContainer[ChildSlot]
     epoch: int
-    def __init__(self, object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., parent: _Optional[_Union[Peer, _Mapping]] = ..., dialer: _Optional[_Union[Dialer, str]] = ..., token: _Optional[_Union[_relay_pb2.EdgeToken, _Mapping]] = ..., fallbacks: _Optional[_Iterable[_Union[Fallback, _Mapping]]] = ..., children: _Optional[_Iterable[_Union[ChildSlot, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    expected_bytes_per_s: float
+    def __init__(self, object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., parent: _Optional[_Union[Peer, _Mapping]] = ..., dialer: _Optional[_Union[Dialer, str]] = ..., token: _Optional[_Union[_relay_pb2.EdgeToken, _Mapping]] = ..., fallbacks: _Optional[_Iterable[_Union[Fallback, _Mapping]]] = ..., children: _Optional[_Iterable[_Union[ChildSlot, _Mapping]]] = ..., epoch: _Optional[int] = ..., expected_bytes_per_s: _Optional[float] = ...) -> None: ...
 
 class Target(_message.Message):
     __slots__ = ("object_id", "version", "root", "kind", "payload_bytes", "snapshot_bytes")
@@ -320,17 +375,33 @@ class Released(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ProbeOrder(_message.Message):
+    __slots__ = ("order", "peer", "token", "bytes_max", "seconds_max")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_MAX_FIELD_NUMBER: _ClassVar[int]
+    order: str
+    peer: Peer
+    token: _relay_pb2.EdgeToken
+    bytes_max: int
+    seconds_max: float
+    def __init__(self, order: _Optional[str] = ..., peer: _Optional[_Union[Peer, _Mapping]] = ..., token: _Optional[_Union[_relay_pb2.EdgeToken, _Mapping]] = ..., bytes_max: _Optional[int] = ..., seconds_max: _Optional[float] = ...) -> None: ...
+
 class JoinReply(_message.Message):
-    __slots__ = ("welcome", "assignment", "refused", "released")
+    __slots__ = ("welcome", "assignment", "refused", "released", "probe")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     assignment: Assignment
     refused: Refused
     released: Released
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ...) -> None: ...
+    probe: ProbeOrder
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., probe: _Optional[_Union[ProbeOrder, _Mapping]] = ...) -> None: ...
 
 class PublishRequest(_message.Message):
     __slots__ = ("origin_id", "version", "until", "topology", "chains", "elapsed_s", "snapshot_bytes", "object_id")
@@ -353,14 +424,18 @@ class PublishRequest(_message.Message):
     def __init__(self, origin_id: _Optional[str] = ..., version: _Optional[int] = ..., until: _Optional[float] = ..., topology: _Optional[_Union[Topology, str]] = ..., chains: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., snapshot_bytes: _Optional[int] = ..., object_id: _Optional[str] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("run", "version", "chunk_bytes")
+    __slots__ = ("run", "version", "chunk_bytes", "object_id", "root")
     RUN_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
     run: str
     version: int
     chunk_bytes: int
-    def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., chunk_bytes: _Optional[int] = ...) -> None: ...
+    object_id: str
+    root: str
+    def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., object_id: _Optional[str] = ..., root: _Optional[str] = ...) -> None: ...
 
 class AlreadyPublished(_message.Message):
     __slots__ = ("root", "publication")
@@ -482,7 +557,7 @@ class PublicationStatus(_message.Message):
     def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., root: _Optional[str] = ..., kind: _Optional[str] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., targeted: _Optional[int] = ..., installed: _Optional[int] = ..., lost: _Optional[_Iterable[str]] = ..., installed_fraction: _Optional[float] = ..., t_bcast: _Optional[_Mapping[str, float]] = ..., floor_s: _Optional[float] = ..., chains: _Optional[_Iterable[_Union[Chain, _Mapping]]] = ..., fractions: _Optional[_Union[Fractions, _Mapping]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., objects: _Optional[_Iterable[str]] = ..., elapsed_s: _Optional[float] = ..., topology: _Optional[str] = ...) -> None: ...
 
 class RelayStatus(_message.Message):
-    __slots__ = ("name", "state", "parent", "chain", "position", "received", "verified", "installed", "rank", "downlink_bytes_per_s", "uplink_bytes_per_s", "source", "reason", "worker_id", "address", "progress")
+    __slots__ = ("name", "state", "parent", "chain", "position", "received", "verified", "installed", "rank", "downlink_bytes_per_s", "uplink_bytes_per_s", "source", "reason", "worker_id", "address", "progress", "uplink_source", "downlink_source", "uplink_age_s", "downlink_age_s", "demoted", "dialable")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
@@ -499,6 +574,12 @@ class RelayStatus(_message.Message):
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    UPLINK_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    DOWNLINK_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    UPLINK_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    DOWNLINK_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    DEMOTED_FIELD_NUMBER: _ClassVar[int]
+    DIALABLE_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     parent: str
@@ -515,14 +596,40 @@ class RelayStatus(_message.Message):
     worker_id: str
     address: str
     progress: float
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., parent: _Optional[str] = ..., chain: _Optional[int] = ..., position: _Optional[int] = ..., received: _Optional[int] = ..., verified: _Optional[int] = ..., installed: _Optional[int] = ..., rank: _Optional[int] = ..., downlink_bytes_per_s: _Optional[float] = ..., uplink_bytes_per_s: _Optional[float] = ..., source: _Optional[str] = ..., reason: _Optional[str] = ..., worker_id: _Optional[str] = ..., address: _Optional[str] = ..., progress: _Optional[float] = ...) -> None: ...
+    uplink_source: str
+    downlink_source: str
+    uplink_age_s: float
+    downlink_age_s: float
+    demoted: bool
+    dialable: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., parent: _Optional[str] = ..., chain: _Optional[int] = ..., position: _Optional[int] = ..., received: _Optional[int] = ..., verified: _Optional[int] = ..., installed: _Optional[int] = ..., rank: _Optional[int] = ..., downlink_bytes_per_s: _Optional[float] = ..., uplink_bytes_per_s: _Optional[float] = ..., source: _Optional[str] = ..., reason: _Optional[str] = ..., worker_id: _Optional[str] = ..., address: _Optional[str] = ..., progress: _Optional[float] = ..., uplink_source: _Optional[str] = ..., downlink_source: _Optional[str] = ..., uplink_age_s: _Optional[float] = ..., downlink_age_s: _Optional[float] = ..., demoted: _Optional[bool] = ..., dialable: _Optional[str] = ...) -> None: ...
+
+class OriginStatus(_message.Message):
+    __slots__ = ("name", "worker_id", "address", "state", "uplink_bytes_per_s", "source", "age_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    UPLINK_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    worker_id: str
+    address: str
+    state: str
+    uplink_bytes_per_s: float
+    source: str
+    age_s: float
+    def __init__(self, name: _Optional[str] = ..., worker_id: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., uplink_bytes_per_s: _Optional[float] = ..., source: _Optional[str] = ..., age_s: _Optional[float] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("run", "relays", "publications")
+    __slots__ = ("run", "relays", "publications", "origins")
     RUN_FIELD_NUMBER: _ClassVar[int]
     RELAYS_FIELD_NUMBER: _ClassVar[int]
     PUBLICATIONS_FIELD_NUMBER: _ClassVar[int]
+    ORIGINS_FIELD_NUMBER: _ClassVar[int]
     run: str
     relays: _containers.RepeatedCompositeFieldContainer[RelayStatus]
     publications: _containers.RepeatedCompositeFieldContainer[PublicationStatus]
-    def __init__(self, run: _Optional[str] = ..., relays: _Optional[_Iterable[_Union[RelayStatus, _Mapping]]] = ..., publications: _Optional[_Iterable[_Union[PublicationStatus, _Mapping]]] = ...) -> None: ...
+    origins: _containers.RepeatedCompositeFieldContainer[OriginStatus]
+    def __init__(self, run: _Optional[str] = ..., relays: _Optional[_Iterable[_Union[RelayStatus, _Mapping]]] = ..., publications: _Optional[_Iterable[_Union[PublicationStatus, _Mapping]]] = ..., origins: _Optional[_Iterable[_Union[OriginStatus, _Mapping]]] = ...) -> None: ...

@@ -242,11 +242,21 @@ class PushReply(_message.Message):
     def __init__(self, lacks: _Optional[_Union[FetchRequest, _Mapping]] = ...) -> None: ...
 
 class ProbeMessage(_message.Message):
-    __slots__ = ("protocol_version", "want_bytes", "filler")
+    __slots__ = ("protocol_version", "want_bytes", "token", "seconds_max", "got_bytes", "got_seconds", "refused", "filler")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     WANT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_MAX_FIELD_NUMBER: _ClassVar[int]
+    GOT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GOT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     FILLER_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     want_bytes: int
+    token: EdgeToken
+    seconds_max: float
+    got_bytes: int
+    got_seconds: float
+    refused: str
     filler: bytes
-    def __init__(self, protocol_version: _Optional[int] = ..., want_bytes: _Optional[int] = ..., filler: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, protocol_version: _Optional[int] = ..., want_bytes: _Optional[int] = ..., token: _Optional[_Union[EdgeToken, _Mapping]] = ..., seconds_max: _Optional[float] = ..., got_bytes: _Optional[int] = ..., got_seconds: _Optional[float] = ..., refused: _Optional[str] = ..., filler: _Optional[bytes] = ...) -> None: ...
