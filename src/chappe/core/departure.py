@@ -104,7 +104,7 @@ class Departure:
             self._no_such(event.request, event.name)
         elif worker.connected:
             message = f"{event.name} is connected: stop it first, or drain it"
-            self._context.send(RequestRefused(event.request, PublishErrorKind.INVALID, message))
+            self._context.send(RequestRefused(event.request, PublishErrorKind.CONFLICT, message))
         else:
             self.forget(worker)
             self._context.send(RequestDone(event.request))

@@ -103,7 +103,7 @@ class Release:
 
 
 class PublishErrorKind(StrEnum):
-    CONFLICT = "conflict"  # gRPC ALREADY_EXISTS
+    CONFLICT = "conflict"  # gRPC ALREADY_EXISTS; the request is sound, what is there is in its way
     INVALID = "invalid"  # INVALID_ARGUMENT
     NO_WORKERS = "no_workers"  # FAILED_PRECONDITION
     NOT_FOUND = "not_found"  # NOT_FOUND

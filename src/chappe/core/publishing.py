@@ -253,7 +253,7 @@ class Publishing:
             self._context.send(RequestRefused(event.request, PublishErrorKind.NOT_FOUND, message))
         else:
             message = f"version {event.version} is {versions[-1].phase.value} already: there is nothing to stop"
-            self._context.send(RequestRefused(event.request, PublishErrorKind.INVALID, message))
+            self._context.send(RequestRefused(event.request, PublishErrorKind.CONFLICT, message))
 
     def end(self, publication: Publication, phase: Phase, reason: str) -> None:
         """It does not become what was asked for: callers are told, hosts go back to what there was before."""

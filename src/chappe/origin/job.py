@@ -225,7 +225,7 @@ class PublishJob:
         except TimeoutError:
             unreached = "it does not answer"
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+            if error.code() is grpc.StatusCode.ALREADY_EXISTS:
                 return  # it has ended a moment ago: how, the Publish call says
             if error.code() is not grpc.StatusCode.NOT_FOUND:
                 unreached = error.details() or error.code().name
