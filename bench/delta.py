@@ -88,6 +88,14 @@ def _whole(table_elements: int) -> SnapshotTable:
     )
 
 
+def delta_bytes(base: Bf16, target: Bf16) -> int:
+    plan = DeltaPlan.between(_whole(base.size), _whole(base.size))
+    one, two = (memoryview(np.ascontiguousarray(v)).cast("B") for v in (base, target))
+    packer = Packer(XXH3_128)
+    blocks = encode_delta(plan, XXH3_128, lambda _, at, n: one[at : at + n], lambda _, at, n: two[at : at + n])
+    return sum(map(len, packer.pack(blocks))) + len(packer.close(ROOT))
+
+
 def measure(update: Update, repeat: int) -> Row:
     """Encode and apply, checked to the last bit."""
     table = _whole(update.base.size)
@@ -185,6 +193,7 @@ def rivals(base: Bf16, target: Bf16, slow_size: int) -> Row:
     shares: Row = {name: size(base, target) / base.nbytes for name, size in EXACT.items()}
     count = min(slow_size // 2, base.size)
     if count:
+        shares["delta, same part"] = delta_bytes(base[:count], target[:count]) / (2 * count)
         for name, slow in SLOW.items():
             found = slow(base[:count], target[:count])
             shares[name] = None if found is None else found / (2 * count)
@@ -217,7 +226,7 @@ def _lines(path: Path) -> list[str]:
 
 def show(rows: Sequence[Row], size: int) -> None:
     console = Console(highlight=False, width=200)
-    names = [*EXACT, *(name for name in SLOW if name in rows[0])]
+    names = [*EXACT, *(name for name in ("delta, same part", *SLOW) if name in rows[0])]
     sizes = Table("data", "density", "delta", "aim", "B/changed", *names, title="payload, share of the full size")
     speeds = Table(
         "data",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from chappe.core.digest import BLAKE3, XXH3_128
 from chappe.core.manifest import FileEntry, TensorEntry
-from chappe.payload.blocks import apply_piece, encode, parse_piece
+from chappe.payload.blocks import add_piece, encode, parse_piece
 from chappe.payload.container import Closing, DataChunk, Packer, parse_chunk
 from chappe.payload.delta import BlockState, apply_block, base_bytes, encode_block, encode_delta, encode_whole
 from chappe.payload.difference import TYPES, Difference
@@ -46,7 +46,7 @@ def roundtrip(base: np.ndarray | None, target: np.ndarray, limit: int = 1 << 16)
     pieces = encode(difference, limit)
     out = np.zeros_like(target) if base is None else base.copy()
     for data in pieces:
-        apply_piece(parse_piece(data, target.size, target.itemsize), out)
+        add_piece(parse_piece(data, target.size, target.itemsize), out)
     np.testing.assert_array_equal(out, target)
     assert pieces == encode(Difference.of(target - (0 if base is None else base)), limit)
     return pieces

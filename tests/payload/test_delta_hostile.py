@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from chappe.core.digest import XXH3_128
 from chappe.core.manifest import FileEntry, TensorEntry
 from chappe.errors import CodecError, ManifestError, PeerError
-from chappe.payload.blocks import apply_piece, parse_piece
+from chappe.payload.blocks import add_piece, parse_piece
 from chappe.payload.container import PARSED_BYTES_MAX, DataChunk, parse_chunk
 from chappe.payload.delta import BlockState, apply_block, base_bytes
 from chappe.payload.index import Index
@@ -99,7 +99,7 @@ def test_any_bytes(data: bytes, start: bytes) -> None:
 def test_any_piece(data: bytes, width: int, elements: int) -> None:
     block = np.zeros(elements, np.dtype(f"<u{width}"))
     try:
-        apply_piece(parse_piece(data, elements, width), block)
+        add_piece(parse_piece(data, elements, width), block)
     except PeerError:
         return
 
@@ -147,7 +147,7 @@ def piece(*numbers: int, tail: bytes = b"") -> bytes:
 )
 def test_pieces_that_cannot_be(data: bytes) -> None:
     with pytest.raises(CodecError):
-        apply_piece(parse_piece(data, 100, 1), np.zeros(100, np.uint8))
+        add_piece(parse_piece(data, 100, 1), np.zeros(100, np.uint8))
 
 
 def test_chunks_that_contradict_each_other() -> None:

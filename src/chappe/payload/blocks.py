@@ -126,20 +126,24 @@ def _sparse_planes(difference: Difference) -> tuple[int, tuple[int, ...], list[B
         mask[positions] = True
         planes = [np.packbits(mask.view(np.uint8), bitorder="little")]
     else:
-        gaps = np.diff(positions, prepend=-1) - 1
-        far = gaps >= _ESCAPE
-        rest = (gaps[far] - _ESCAPE).astype("<u4")
+        gaps = positions.copy()
+        gaps[1:] -= positions[:-1] + 1
+        far = (gaps >= _ESCAPE).nonzero()[0]
+        rest = (gaps.take(far) - _ESCAPE).astype("<u4")
         gaps[far] = _ESCAPE
-        planes = [np.asarray(gaps, np.uint8), *_split(rest)[:_ESCAPE_PLANES]]
+        planes = [gaps.astype(np.uint8), *_split(rest)[:_ESCAPE_PLANES]]
         escapes.append(rest.size)
     steps = _zigzag(values)
-    large = steps >= _NIBBLE_ESCAPE
-    rare = int(np.count_nonzero(large))
+    large = (steps >= _NIBBLE_ESCAPE).nonzero()[0]
+    rare = large.size
     if rare <= _NIBBLE_ESCAPES_MAX * steps.size:
         mode |= _NIBBLES
         small = np.zeros(steps.size + 1 & ~1, np.uint8)
         np.minimum(steps, _NIBBLE_ESCAPE, out=small[: steps.size], casting="unsafe")
-        planes += [small[0::2] | small[1::2] << np.uint8(4), *_split(steps[large] - steps.dtype.type(_NIBBLE_ESCAPE))]
+        planes += [
+            small[0::2] | small[1::2] << np.uint8(4),
+            *_split(steps.take(large) - steps.dtype.type(_NIBBLE_ESCAPE)),
+        ]
         escapes.append(rare)
     else:
         planes += _split(steps)
@@ -198,17 +202,24 @@ def parse_piece(data: Buffer, elements: int, width: int) -> Piece:
     return Piece(elements, width, mode, log2, index, changed, gap_escapes, step_escapes, planes)
 
 
-def apply_piece(piece: Piece, block: Elements) -> None:
+def decode(piece: Piece) -> Difference:
+    """The difference of the piece's elements. Raises CodecError for planes that no encoder writes."""
+    start, stop = piece.bounds
+    planes = [unpack(*plane) for plane in piece.planes]
+    if piece.mode & 3 == SPARSE:
+        positions, values = _read_sparse(piece, planes, stop - start)
+        return Difference(stop - start, piece.width, piece.changed, values, positions)
+    values = _join(planes, piece.width)
+    return Difference(
+        stop - start, piece.width, piece.changed, _unzigzag(values) if piece.mode == DENSE else values, None
+    )
+
+
+def add_piece(piece: Piece, block: Elements) -> None:
     """Add a piece's difference to `block`, the whole block's elements. Raises CodecError; `block` is then undefined."""
     start, stop = piece.bounds
     part = block[start:stop]
-    planes = [unpack(*plane) for plane in piece.planes]
-    if piece.mode & 3 == SPARSE:
-        positions, values = _read_sparse(piece, planes, part.size)
-        part[positions] = part.take(positions) + values
-        return
-    values = _join(planes, piece.width)
-    np.add(part, _unzigzag(values) if piece.mode == DENSE else values, out=part)
+    decode(piece).add_to(part, part)
 
 
 def _read_sparse(piece: Piece, planes: list[Bytes], length: int) -> tuple[Positions, Elements]:
@@ -217,8 +228,8 @@ def _read_sparse(piece: Piece, planes: list[Bytes], length: int) -> tuple[Positi
         used = 1
     else:
         gaps = planes[0].astype(np.int64)
-        far = planes[0] == _ESCAPE
-        if np.count_nonzero(far) != piece.gap_escapes:
+        far = (planes[0] == _ESCAPE).nonzero()[0]
+        if far.size != piece.gap_escapes:
             raise CodecError("a piece has another number of escapes than it says")
         if piece.gap_escapes:
             gaps[far] += _join([*planes[1:4], np.zeros(piece.gap_escapes, np.uint8)], 4)
@@ -238,8 +249,8 @@ def _read_steps(piece: Piece, planes: list[Bytes]) -> Elements:
     np.bitwise_and(planes[0], 15, out=pairs[0::2])
     np.right_shift(planes[0], 4, out=pairs[1::2])
     steps = pairs[: piece.changed].astype(TYPES[piece.width])
-    large = steps == _NIBBLE_ESCAPE
-    if np.count_nonzero(large) != piece.step_escapes:
+    large = (pairs[: piece.changed] == _NIBBLE_ESCAPE).nonzero()[0]
+    if large.size != piece.step_escapes:
         raise CodecError("a piece has another number of escapes than it says")
     if piece.step_escapes:
         steps[large] += _join(planes[1:], piece.width)

@@ -15,9 +15,9 @@ from typing import Protocol, TypeAlias
 
 from chappe.core.digest import Algorithm
 from chappe.errors import CodecError
-from chappe.payload.blocks import Piece, apply_piece, encode
+from chappe.payload.blocks import Piece, decode, encode
 from chappe.payload.container import CHUNK_BYTES_DEFAULT, EncodedBlock
-from chappe.payload.difference import Difference, elements_of
+from chappe.payload.difference import Difference, copy_elements, elements_of
 from chappe.payload.plan import Block, DeltaPlan, Source
 from chappe.payload.planes import Buffer
 from chappe.payload.table import NO_BASE
@@ -90,12 +90,12 @@ def encode_block(
     if len(target) != block.length:
         raise ValueError(f"{len(target)} bytes were read where {block.length} were asked for")
     base = base_bytes(plan, block, read_base)
+    hasher = algorithm.start()
     difference = Difference.between(
-        None if base is None else elements_of(base, block.width), elements_of(target, block.width)
+        None if base is None else elements_of(base, block.width), elements_of(target, block.width), hasher
     )
-    digest = algorithm.once(memoryview(target))
     pieces = encode(difference, chunk_bytes) if difference.changed else []
-    return EncodedBlock(ordinal, digest, difference.changed, tuple(pieces))
+    return EncodedBlock(ordinal, hasher.digest(), difference.changed, tuple(pieces))
 
 
 def encode_delta(
@@ -142,11 +142,14 @@ def apply_block(
         raise CodecError(f"the pieces of block {ordinal} do not fit together")
     if check_present and algorithm.once(out) == digest:
         return BlockState.PRESENT
-    elements = elements_of(out, block.width)
-    elements[:] = 0 if base is None else elements_of(base, block.width)
+    new, old = elements_of(out, block.width), None if base is None else elements_of(base, block.width)
+    hasher = algorithm.start()
+    if not pieces:
+        copy_elements(old, new, hasher)
     for piece in pieces:
-        apply_piece(piece, elements)
-    return BlockState.APPLIED if algorithm.once(out) == digest else BlockState.WRONG
+        start, stop = piece.bounds
+        decode(piece).add_to(None if old is None else old[start:stop], new[start:stop], hasher)
+    return BlockState.APPLIED if hasher.digest() == digest else BlockState.WRONG
 
 
 def encode_whole(plan: DeltaPlan, algorithm: Algorithm, ordinal: int, target: Buffer) -> EncodedBlock:

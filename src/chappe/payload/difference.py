@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from chappe.core.digest import Hasher
 from chappe.payload.planes import Buffer
 
 Elements: TypeAlias = npt.NDArray[Any]  # unsigned, little-endian, 1 to 8 bytes wide
@@ -19,6 +20,8 @@ Positions: TypeAlias = npt.NDArray[np.int64]
 
 SPARSE_UNDER = 0.30
 """The share of changed elements up to which a difference is kept as positions and values."""
+SLICE_ELEMENTS = 1 << 18
+"""Of a block worked on at a time: what was just compared or written is hashed while it is in the core's cache."""
 
 TYPES = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
 
@@ -38,17 +41,27 @@ class Difference:
     positions: Positions | None
 
     @staticmethod
-    def between(base: Elements | None, target: Elements) -> Difference:
-        """`base` None stands for zeros."""
+    def between(base: Elements | None, target: Elements, hasher: Hasher | None = None) -> Difference:
+        """`base` None stands for zeros. `hasher` is given the target's bytes on the way."""
         if base is None:
+            _feed(hasher, target)
             return Difference.of(target)
-        mask = target != base
-        changed = int(np.count_nonzero(mask))
-        if changed > SPARSE_UNDER * target.size:
-            return Difference(target.size, target.itemsize, changed, target - base, None)
-        positions = np.flatnonzero(mask)
-        values = target.take(positions) - base.take(positions)
-        return Difference(target.size, target.itemsize, changed, values, positions)
+        positions, values, changed = [], [], 0
+        for start in range(0, target.size, SLICE_ELEMENTS):
+            new, old = target[start : start + SLICE_ELEMENTS], base[start : start + SLICE_ELEMENTS]
+            found = (new != old).nonzero()[0]
+            changed += found.size
+            if changed > SPARSE_UNDER * target.size:
+                _feed(hasher, target[start:])
+                dense = target - base
+                return Difference(target.size, target.itemsize, int(np.count_nonzero(dense)), dense, None)
+            values.append(new.take(found) - old.take(found))
+            found += start
+            positions.append(found)
+            _feed(hasher, new)
+        if not positions:
+            return Difference.of(target)
+        return Difference(target.size, target.itemsize, changed, np.concatenate(values), np.concatenate(positions))
 
     @staticmethod
     def of(values: Elements) -> Difference:
@@ -67,6 +80,21 @@ class Difference:
         values[self.positions] = self.values
         return values
 
+    def add_to(self, base: Elements | None, out: Elements, hasher: Hasher | None = None) -> None:
+        """`out` = `base` (or zeros) + this, hashed on the way. `out` may be `base`."""
+        for start in range(0, self.elements, SLICE_ELEMENTS):
+            stop = min(start + SLICE_ELEMENTS, self.elements)
+            part = out[start:stop]
+            if self.positions is None:
+                np.add(0 if base is None else base[start:stop], self.values[start:stop], out=part)
+            else:
+                if base is not out:
+                    part[:] = 0 if base is None else base[start:stop]
+                low, high = np.searchsorted(self.positions, (start, stop))
+                positions = self.positions[low:high] - start
+                part[positions] = part.take(positions) + self.values[low:high]
+            _feed(hasher, part)
+
     def slice(self, start: int, stop: int) -> Difference:
         if self.positions is None:
             return Difference.of(self.values[start:stop])
@@ -77,3 +105,16 @@ class Difference:
             dense[self.positions[low:high] - start] = values
             return Difference(stop - start, self.width, int(high - low), dense, None)
         return Difference(stop - start, self.width, int(high - low), values, self.positions[low:high] - start)
+
+
+def copy_elements(base: Elements | None, out: Elements, hasher: Hasher) -> None:
+    """What `Difference.add_to` does where nothing changes."""
+    for start in range(0, out.size, SLICE_ELEMENTS):
+        part = out[start : start + SLICE_ELEMENTS]
+        part[:] = 0 if base is None else base[start : start + SLICE_ELEMENTS]
+        _feed(hasher, part)
+
+
+def _feed(hasher: Hasher | None, elements: Elements) -> None:
+    if hasher is not None and elements.size:
+        hasher.update(elements.view(np.uint8).data)

@@ -17,7 +17,7 @@ import numpy as np
 
 from chappe.core.digest import Algorithm
 from chappe.errors import CodecError, SnapshotError
-from chappe.payload.blocks import Piece, apply_piece, encode
+from chappe.payload.blocks import Piece, add_piece, encode
 from chappe.payload.container import CHUNK_BYTES_DEFAULT, Closing, DataChunk, EncodedBlock, parse_chunk
 from chappe.payload.delta import Mapper, ReadRange
 from chappe.payload.difference import TYPES, Difference, Elements, elements_of
@@ -64,7 +64,7 @@ class Delta:
     def add_block(self, ordinal: int, values: Elements) -> None:
         """Add the difference of a block to all of its elements."""
         for piece in self.pieces(ordinal):
-            apply_piece(piece, values)
+            add_piece(piece, values)
 
     def add_region(self, region: int, begin: int, end: int, values: Elements) -> None:
         """Add the difference of bytes [begin, end) of a target region."""
