@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from chappe.errors import DiskFullError, StoreError
+from chappe.hop.allocate import allocate
 
 SYNC_THREADS_MAX = 8
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -37,13 +38,13 @@ class Disk:
     # ---- one file ----
 
     def create(self, path: Path, size_bytes: int) -> None:
-        """A new file with its room reserved: no later write runs out of space (but on copy-on-write systems)."""
+        """A new file of this size, its room reserved where that is quick (`chappe.hop.allocate`)."""
         self._step("create")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             if size_bytes:
                 self._step("allocate")
-                os.posix_fallocate(fd, 0, size_bytes)
+                allocate(fd, size_bytes)
         finally:
             os.close(fd)
 
