@@ -16,6 +16,13 @@ class PeerRef:
     address: str
 
 
+class Dialer(StrEnum):
+    """Which end of a hop opens it: the parent where its own address cannot be dialled (NAT)."""
+
+    CHILD = "child"
+    PARENT = "parent"
+
+
 @dataclass(frozen=True, slots=True)
 class ChildSlot:
     """Whom a parent may serve in one slot. An origin has a slot per chain, a star one per worker."""
@@ -24,6 +31,7 @@ class ChildSlot:
     slot: int
     generation: int
     epoch: int
+    dialer: Dialer = Dialer.CHILD
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,8 @@ class Edge:
     slot: int = 0  # of this node at its parent
     fallbacks: tuple[FallbackParent, ...] = ()
     children: tuple[ChildSlot, ...] = ()
+    dialer: Dialer = Dialer.CHILD  # of the hop from the parent
+    expected_bytes_per_s: float = 0.0  # of that hop when its epoch was handed out; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +112,21 @@ class Release:
     session: int
 
 
+@dataclass(frozen=True, slots=True)
+class StartProbe:
+    """Let this idle node measure the link to an idle peer. The shell signs a token that is good for nothing else:
+    {run, object_id "", parent = the peer, child = the node, its generation, epoch}. Answered by `ProbeEnded`."""
+
+    worker_id: str
+    session: int
+    generation: int
+    order: str
+    peer: PeerRef
+    epoch: int
+    bytes_max: int
+    seconds_max: float
+
+
 class PublishErrorKind(StrEnum):
     CONFLICT = "conflict"  # gRPC ALREADY_EXISTS; the request is sound, what is there is in its way
     INVALID = "invalid"  # INVALID_ARGUMENT
@@ -114,9 +139,14 @@ class PublishErrorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PublishAccepted:
+    """With `object_id` and `root`: the version was announced before and its publisher went away. The caller is to build
+    that object anew, and to offer it when its root has come out the same."""
+
     request: int
     version: int
     chunk_bytes: int
+    object_id: str = ""
+    root: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +240,7 @@ Effect = (
     | Refuse
     | Replace
     | Release
+    | StartProbe
     | PublishAccepted
     | PublishAlready
     | PublishProgress

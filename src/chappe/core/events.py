@@ -74,6 +74,7 @@ class Hello:
     holdings: tuple[Holding, ...] = ()
     edges: tuple[HeldEdge, ...] = ()
     assignment_epoch: int = 0
+    no_dial_in: bool = False  # declared: peers cannot dial it
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,51 @@ class SourceFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkSample:
+    """One hop as one of its ends measured it: goodput while the sender had data to give, for `busy_s` seconds.
+
+    `streams` are those of the reporting node in that direction, this one included.
+    """
+
+    peer: str
+    sending: bool
+    bytes_per_s: float
+    busy_s: float
+    streams: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LinksMeasured:
+    """What a node's hops carried since its last report. A claim: see `chappe.core.measuring`."""
+
+    worker_id: str
+    session: int
+    samples: tuple[LinkSample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeEnded:
+    """The answer to a `StartProbe`. Rates are None where nothing was measured; `error` says why nothing was at all."""
+
+    worker_id: str
+    session: int
+    order: str
+    up_bytes_per_s: float | None
+    down_bytes_per_s: float | None
+    seconds: float
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DialedBack:
+    """The coordinator has tried the address that a node advertised."""
+
+    worker_id: str
+    session: int
+    reachable: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PublishRequested:
     """A publisher asks for a version. `version` 0 means the next one; `chains` 0 means as planned.
 
@@ -223,6 +269,9 @@ Event = (
     | Offered
     | RootAnnounced
     | SourceFailed
+    | LinksMeasured
+    | ProbeEnded
+    | DialedBack
     | PublishRequested
     | PublishWatcherLeft
     | CancelRequested

@@ -41,6 +41,22 @@ class RebuildReason(StrEnum):
     RESTORED = "restored"  # the version that superseded this one came to nothing
     FINISHED_OLDER = "finished_older"  # had an older version to finish first
     FALLBACK = "fallback"  # the child healed by its fallback token, and that was adopted
+    SLOW_SENDER = "slow_sender"  # a hop under half of what it should carry: is its sender the cause?
+    SLOW_RECEIVER = "slow_receiver"  # it was not: the receiver's downlink is
+    UNDIALABLE = "undialable"  # neither end of a hop could dial the other
+
+
+class DemotionReason(StrEnum):
+    """Why a relay is not trusted to relay at speed."""
+
+    SLOW_SENDER = "slow_sender"
+
+
+class RedemptionReason(StrEnum):
+    """Why it is again."""
+
+    EARNED = "earned"  # it has sent at the fleet's rate for long enough
+    SERVED = "served"  # nobody could measure it for long: it is given another chance
 
 
 class LostReason(StrEnum):

@@ -26,6 +26,7 @@ class FleetConfig:
     renew_pause_s: float = 1.0  # at most one new epoch for the same edge in this time
     wake_grain_s: float = 0.1  # deadlines are rounded up to this, so that 10,000 leases are not 10,000 wake-ups
     assumed_bytes_per_s: float = 12.5e6  # 100 Mbit/s, for links that nobody declared or measured
+    probes: bool = True  # measure hosts without history while the fleet is idle
     publications_kept: int = 64  # ended ones, for status and for telling a repeat from a conflict
 
     def __post_init__(self) -> None:
