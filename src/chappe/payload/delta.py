@@ -3,7 +3,7 @@
     read base, read target ──▶ encode_block (any thread) ──▶ Packer (in order) ──▶ chunks
     chunk ──▶ parse_chunk ──▶ Index ──▶ apply_block (any thread): base block + pieces ──▶ target block
 
-Each call works on one block: its bytes, a mask and what is encoded, at most some 24 MiB. Threads are the caller's:
+Each call works on one block: its bytes, and beside them at most some 16 MiB. Threads are the caller's:
 `mapper` is `map`, or one that keeps order and works ahead by a bounded number (`chappe.hop.ordered`).
 """
 
