@@ -11,6 +11,11 @@ from chappe.cli.settings import example_text, make_app, run_app
 
 COMMANDS = {
     "delta": ("bench.delta:delta", "The delta codec beside what others send.", "python -m bench delta --size 256MiB"),
+    "faults": (
+        "bench.faults:faults",
+        "What a dead, slow or rotten relay costs a broadcast (root, namespaces, tc).",
+        "python -m bench faults --only relay-drops --scale 0.25",
+    ),
 }
 
 

@@ -69,11 +69,15 @@ class Process:
         *,
         environment: Mapping[str, str] | None = None,
         capture_stdout: bool = False,
+        within: Sequence[str] = (),
     ) -> Process:
-        """Run `python -m module arguments`, in a session of its own: Ctrl-C reaches this process only."""
+        """Run `python -m module arguments`, in a session of its own: Ctrl-C reaches this process only.
+
+        `within` is a command that executes the rest of its line (`/sbin/ip netns exec NAME`), by its absolute path.
+        """
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())),
-            *(sys.executable, "-m", module, *arguments),
+            *(*within, sys.executable, "-m", module, *arguments),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE if capture_stdout else asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,

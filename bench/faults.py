@@ -1,0 +1,173 @@
+"""`python -m bench faults`: one relay's death must cost the fleet that relay and about a second.
+
+Eight workers on shaped links, real daemons in network namespaces. Each row is a broadcast of its own with one fault at
+half of the bytes; the first one is undisturbed, and what the others are held against.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from pydantic import field_validator
+from rich.console import Console
+from rich.table import Table
+
+from bench.faultcases import CASES, Case
+from bench.faultrun import Run, Setup, run_case
+from bench.fleet import make_snapshot
+from bench.links import Link
+from bench.results import RESULTS, write_results
+from chappe.cli.settings import Flat, Rate, Settings
+from chappe.units import format_rate, format_size
+
+GOODPUT = 0.955
+"""Share of a link that is payload: headers of Ethernet, IP, TCP at an MTU of 1500, as tbf counts them."""
+KEYS = tuple(case.key for case in CASES)
+
+
+class FaultSettings(Settings):
+    """What is broadcast, over which links, and what happens."""
+
+    only: tuple[str, ...] = ()
+    """Only these faults (after the undisturbed run): see the rows' keys; may be repeated."""
+    workers: int = 8
+    """Relays, in chains of workers / chains."""
+    chains: int = 2
+    """The origin's uplink is so many times a worker's link."""
+    rate: Rate = 1.25e6
+    """A worker's link, up and down. Slow links keep the CPU out of the figures."""
+    broadcast_s: float = 40.0
+    """About how long the undisturbed broadcast takes: the payload follows from it."""
+    scale: float = 1.0
+    """Of that time: 0.25 makes runs of 10 s, in which a fault weighs four times as much."""
+    output: Path | None = None
+    """Where the JSON goes; bench/results/faults.json, or faults-KEYS.json with --only."""
+    logs: Path | None = None
+    """Directory for the daemons' logs, one folder per run; not kept when not given."""
+
+    @field_validator("only")
+    @classmethod
+    def _only(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for key in value:
+            if key not in KEYS:
+                raise ValueError(f"{key!r} is none of {', '.join(KEYS)}")
+        return value
+
+
+def faults(
+    *,
+    settings: Annotated[FaultSettings, Flat] = FaultSettings(),  # noqa: B008  frozen
+    json: Annotated[bool, Parameter(negative="", help="Print the path of the JSON only.")] = False,
+) -> int:
+    """Measure what faults cost. Needs root, network namespaces and tc; exit code 1 when a copy is wrong or missing."""
+    output = settings.output or RESULTS / f"{'-'.join(['faults', *settings.only])}.json"
+    cases = [case for case in CASES if not settings.only or case.key in settings.only]
+    report = asyncio.run(_session(settings, cases))
+    parameters = settings.model_dump(mode="json", exclude={"output", "logs"})
+    rows = [row.to_json() for row in report.rows]
+    write_results(output, "faults", parameters | {"payload_bytes": report.payload_bytes}, rows)
+    if json:
+        print(output)
+    else:
+        show(report, settings)
+        print(f"written: {output}")
+    return 0 if all(row.run.error is None and row.run.identical for row in report.rows) else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run beside the undisturbed one."""
+
+    case: Case | None
+    run: Run
+    t_ratio: float | None
+    twice_bytes: float | None
+    wire_extra_bytes: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        case = self.case
+        said = {} if case is None else {"title": case.title, "aim": case.aim, "echo_s": case.echo_s}
+        ratios = {
+            "t_bcast_ratio": self.t_ratio,
+            "bytes_received_twice": self.twice_bytes,
+            "wire_extra_bytes": self.wire_extra_bytes,
+        }
+        return {**said, **ratios, **self.run.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    rows: list[Row]
+    payload_bytes: int
+
+
+async def _session(settings: FaultSettings, cases: Sequence[Case]) -> Report:
+    link = Link(settings.rate, settings.rate)
+    planned_s = settings.broadcast_s * settings.scale
+    directory = Path(tempfile.mkdtemp(prefix="chappe-faults-source-"))
+    try:
+        snapshot = make_snapshot(directory / "model", round(GOODPUT * settings.rate * planned_s))
+        payload = sum(path.stat().st_size for path in snapshot.rglob("*") if path.is_file())
+        trainer = Link(up_bytes_per_s=settings.chains * settings.rate)
+        setup = Setup(snapshot, payload, settings.workers, link, trainer, timeout_s=60.0 + 4 * planned_s)
+        rows: list[Row] = []
+        for case in (None, *cases):
+            print(f"{case.key if case else 'undisturbed'} ...", file=sys.stderr, flush=True)
+            run = await run_case(case, setup, settings.logs)
+            rows.append(beside(case, run, rows[0].run if rows else run))
+            print(f"  T(1.0) {_s(run.t_bcast_s.get('1.0'))} {run.error or ''}", file=sys.stderr, flush=True)
+        return Report(rows, payload)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def beside(case: Case | None, run: Run, undisturbed: Run) -> Row:
+    """What it took and sent more than the undisturbed run. Framing is taken from that run, per byte of payload."""
+    now, then = run.t_bcast_s.get("1.0"), undisturbed.t_bcast_s.get("1.0")
+    ratio = now / then if now and then else None
+    twice = wire = None
+    if run.received_bytes and undisturbed.received_bytes and run.error is None:
+        expected = statistics.median(undisturbed.received_bytes.values())
+        twice = sum(max(0.0, size - expected) for size in run.received_bytes.values())
+        expected = statistics.fmean(undisturbed.wire_received_bytes.values())
+        wire = sum(run.wire_received_bytes.values()) - expected * len(run.wire_received_bytes)
+    return Row(case, run, ratio, twice, wire)
+
+
+def show(report: Report, settings: FaultSettings) -> None:
+    columns = ("fault at half of the bytes", "receiving again", "longest silence", "first decision", "sent twice")
+    table = Table(*columns, "T(1.0) of the living", "undisturbed", "aim", "ECHO-2", title="What a fault costs")
+    for row in report.rows:
+        run, case = row.run, row.case
+        decision = f"{_s(run.first_decision_s)} {run.first_decision}" if case and run.first_decision else ""
+        table.add_row(
+            case.title if case else "none (undisturbed)",
+            _s(run.receiving_again_s) if case else "",
+            _s(run.silence_s),
+            decision,
+            "" if row.twice_bytes is None or case is None else format_size(row.twice_bytes),
+            run.error or _s(run.t_bcast_s.get("1.0")),
+            f"x {row.t_ratio:.3f}" if row.t_ratio else "",
+            case.aim if case else "",
+            f"{case.echo_s:g} s" if case and case.echo_s else "",
+        )
+    console = Console(highlight=False, width=200)
+    console.print(table)
+    wrong = [row.run.key for row in report.rows if not row.run.identical]
+    console.print(
+        f"{settings.workers} workers, {settings.chains} chains, {format_rate(settings.rate)} each way,"
+        f" {format_size(report.payload_bytes)}; copies: {'all identical' if not wrong else 'WRONG in ' + str(wrong)}"
+    )
+
+
+def _s(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{seconds:.2f} s"

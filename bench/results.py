@@ -1,0 +1,57 @@
+"""The JSON that a measurement leaves under `bench/results/`: what ran, on what machine, and what came out."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+_PACKAGES = ("chappe", "grpcio", "protobuf", "uvloop", "numpy", "xxhash")
+
+
+def environment() -> dict[str, Any]:
+    """The machine, the versions, the commit, and how busy the machine was with other things."""
+    return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _git("rev-parse", "HEAD"),
+        "changed_files": len(_git("status", "--porcelain", "--untracked-files=no").splitlines()),
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "load_average_1_min": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+    }
+
+
+def write_results(path: Path, name: str, parameters: dict[str, Any], runs: list[dict[str, Any]], **more: Any) -> None:
+    """`runs` is one object per run; `more` is what is said about all of them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    report = {"name": name, "environment": environment(), "parameters": parameters, "runs": runs, **more}
+    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str:
+    here = Path(__file__).parent
+    done = subprocess.run(["git", "-C", here, *arguments], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
