@@ -154,14 +154,16 @@ class History:
         self._newest = 0
         self._fractions: dict[str, dict[str, float]] = {}
 
-    def observe(self, fleet: Fleet, effects: Iterable[Effect]) -> list[str]:
+    def observe(self, fleet: Fleet, effects: Iterable[Effect], *, whole: bool = True) -> list[str]:
+        """`whole` False looks at the effects only: for large fleets, where a look at every worker is for now and then."""
         found: list[str] = []
         effects = list(effects)
         self._reserved = max([self._reserved, *(e.reserved for e in effects if isinstance(e, PersistEpoch))])
         for effect in effects:
             if isinstance(effect, Assign):
                 found += self._assigned(effect)
-        found += self._versions(fleet)
+        if whole:
+            found += self._versions(fleet)
         return found
 
     def _assigned(self, assign: Assign) -> list[str]:
