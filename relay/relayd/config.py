@@ -14,6 +14,7 @@ from pydantic import Field, field_validator
 from chappe.cli.settings import Duration, Rate, TlsSettings
 from chappe.core.installing import InstallMode
 from chappe.errors import ConfigError
+from chappe.hop.stall import STALL_FLOOR_S
 from chappe.logs import LogFormat
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
@@ -58,6 +59,10 @@ class RelaydSettings(TlsSettings):
     """Never receive faster than this."""
     limit_uplink: Rate | None = None
     """Never send faster than this."""
+    no_dial_in: Annotated[bool, Parameter(negative="")] = False
+    """Peers cannot open connections to this host (NAT, firewall): it is placed so that it always dials itself."""
+    stall_timeout: Duration = STALL_FLOOR_S
+    """A parent that is ahead and sends nothing for so long is left; later on a link on which a chunk takes longer."""
     price_per_hour: float | None = Field(default=None, ge=0)
     """What this host costs, in any currency, for planning."""
     rollouts_per_second: float | None = Field(default=None, ge=0)
@@ -93,6 +98,13 @@ class RelaydSettings(TlsSettings):
     def _check_level(cls, value: str) -> str:
         if value not in ("debug", "info", "warning", "error"):
             raise ValueError(f"{value!r} is not debug, info, warning or error")
+        return value
+
+    @field_validator("stall_timeout")
+    @classmethod
+    def _check_stall(cls, value: float) -> float:
+        if not 1.0 <= value <= 600:  # a parent speaks twice a second
+            raise ValueError(f"{value:g} s is not between 1 s and 10 min")
         return value
 
     @field_validator("install_timeout")

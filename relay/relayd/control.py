@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 import structlog
 
+from chappe.core.probes import ProbeOrder
 from chappe.core.relay_events import Assigned, Connected, Disconnected, RelayEvent, Released
 from chappe.errors import ConfigError, PeerError, RefusedError
 from chappe.v1 import coordinator_pb2 as pb
@@ -72,6 +73,7 @@ class Control:
         hello: Callable[[], Awaitable[pb.JoinRequest]],
         on_welcome: Callable[[Welcomed], None],
         on_event: Callable[[RelayEvent], None],
+        on_probe: Callable[[ProbeOrder], None],
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.joined = False
@@ -80,6 +82,7 @@ class Control:
         self._hello = hello
         self._on_welcome = on_welcome
         self._on_event = on_event
+        self._on_probe = on_probe
         self._jitter = jitter
         self._welcomed_once = False
         self._heartbeat_s = 1.0
@@ -137,6 +140,8 @@ class Control:
                         raise RefusedError(reason)
                     case (Assigned() | Released()) as event if self.joined:
                         self._on_event(event)
+                    case ProbeOrder() as order if self.joined:
+                        self._on_probe(order)
                     case other:
                         raise PeerError(f"{type(other).__name__} before Welcome")
         finally:

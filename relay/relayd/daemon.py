@@ -110,6 +110,7 @@ async def open_daemon(settings: RelaydSettings, store: Store, endpoints: Endpoin
             settings.downlink,
             settings.price_per_hour,
             settings.rollouts_per_second,
+            dialable=not settings.no_dial_in,
         )
 
     def dial_peer(peer: PeerRef) -> grpc.aio.Channel:
@@ -117,7 +118,13 @@ async def open_daemon(settings: RelaydSettings, store: Store, endpoints: Endpoin
 
     relay = Relay(
         store,
-        RelayOptions(settings.install_hook, settings.install_timeout, settings.limit_downlink, settings.limit_uplink),
+        RelayOptions(
+            settings.install_hook,
+            settings.install_timeout,
+            settings.limit_downlink,
+            settings.limit_uplink,
+            settings.stall_timeout,
+        ),
         coordinator=str(endpoints.coordinator),
         describe=describe,
         dial_coordinator=lambda: open_channel(endpoints.coordinator, endpoints.tls, COORDINATOR_NAME),

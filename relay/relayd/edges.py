@@ -1,6 +1,6 @@
 """Runs the fetches that the transfer machine opens, and tells it how far each object is. Decides neither.
 
-    OpenFetch ──▶ task: dial ──▶ FetchConnected ──▶ chunks go into the store ──▶ Progress, FetchEnded
+    OpenFetch ──▶ task: dial, or be dialled ──▶ FetchConnected ──▶ chunks go into the store ──▶ Progress, FetchEnded
     CloseFetch ─▶ the task is cancelled, and nothing more is heard of it
 
 An object is watched through its own signal: the header and the last chunk are told at once, the rest once a second.
@@ -30,14 +30,19 @@ from chappe.core.relay_events import (
 from chappe.errors import DiskFullError, StoreError, UsageError
 from chappe.hop.client import FetchEnd, build_request, fetch
 from chappe.hop.limits import TokenBucket
-from chappe.hop.meter import HopMeter
+from chappe.hop.meter import HopMeter, HopMeters
 from chappe.hop.objects import StoredObject
+from chappe.hop.push import ExpectedPush, PushInbox
+from chappe.hop.receive import Receiver
 from chappe.hop.source import SourceState
-from chappe.v1.relay_pb2 import EdgeToken
+from chappe.hop.stall import STALL_FLOOR_S, StallRule
+from chappe.v1.relay_pb2 import EdgeToken, FetchRequest
 
 log = structlog.get_logger()
 
 PROGRESS_INTERVAL_S = 1.0
+PUSH_WAIT_S = 6.0
+"""For a parent that dials: its own assignment may come later, and it calls again after at most 3 s."""
 
 
 def progress_of(held: StoredObject) -> Progress:
@@ -99,7 +104,10 @@ class Fetches:
         on_mismatch: Callable[[int], None],
         spawn: Callable[[str, asyncio.Task[None]], None],
         downlink: TokenBucket | None,
-        meter: HopMeter,
+        meters: HopMeters,
+        inbox: PushInbox,
+        generation: int,
+        stall_floor_s: float = STALL_FLOOR_S,
     ) -> None:
         """`open_object` raises StoreError, `open_channel` UsageError for an address that is none."""
         self._open_object = open_object
@@ -108,7 +116,10 @@ class Fetches:
         self._on_mismatch = on_mismatch
         self._spawn = spawn
         self._downlink = downlink
-        self._meter = meter
+        self._meters = meters
+        self._inbox = inbox
+        self._generation = generation
+        self._stalls = StallRule(stall_floor_s)
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def open(self, order: OpenFetch) -> None:
@@ -155,16 +166,57 @@ class Fetches:
             return FetchEnded(order.fetch, fault_of(error), str(error))
         self._on_event(progress_of(held))  # before the end, so that nobody asks again for what has just come
         progressed = before != (_Told.of(held), held.pages_held)
+        self._stalls.ended(
+            order.source.peer.worker_id, stalled=reason is ParentLossReason.STALLED, progressed=progressed
+        )
         return FetchEnded(order.fetch, reason, detail, rejected, progressed)
 
     async def _receive(self, order: OpenFetch, held: StoredObject) -> FetchEnd:
-        token = EdgeToken.FromString(order.source.token)
-        async with self._open_channel(order.source.peer) as channel:
-            return await fetch(
-                channel,
-                build_request(held, order.stripe, token, order.rejected),
+        peer = order.source.peer
+        with self._meters.measure(peer.worker_id, HopMeter()) as meter:
+            if order.source.dials:
+                return await self._await_push(order, held, meter)
+            async with self._open_channel(peer) as channel:
+                return await fetch(
+                    channel,
+                    self._request(order, held),
+                    held,
+                    downlink=self._downlink,
+                    meter=meter,
+                    on_connected=lambda: self._on_event(FetchConnected(order.fetch)),
+                    stall_floor_s=self._stalls.floor_for(peer.worker_id),
+                    expected_bytes_per_s=order.expected_bytes_per_s or None,
+                )
+
+    def _request(self, order: OpenFetch, held: StoredObject) -> FetchRequest:
+        return build_request(held, order.stripe, EdgeToken.FromString(order.source.token), order.rejected)
+
+    async def _await_push(self, order: OpenFetch, held: StoredObject, meter: HopMeter) -> FetchEnd:
+        """The parent cannot be dialled: wait for its call."""
+        peer = order.source.peer
+
+        def connected() -> None:
+            waiting.reschedule(None)
+            self._on_event(FetchConnected(order.fetch))
+
+        def receiver(request: FetchRequest) -> Receiver:
+            return Receiver(
+                request,
                 held,
                 downlink=self._downlink,
-                meter=self._meter,
-                on_connected=lambda: self._on_event(FetchConnected(order.fetch)),
+                meter=meter,
+                on_connected=connected,
+                stall_floor_s=self._stalls.floor_for(peer.worker_id),
+                expected_bytes_per_s=order.expected_bytes_per_s or None,
+            )
+
+        edge = ExpectedPush(
+            order.object_id, order.stripe, peer.worker_id, peer.name, order.epoch, generation=self._generation
+        )
+        try:
+            async with asyncio.timeout(PUSH_WAIT_S) as waiting:
+                return await self._inbox.receive(edge, lambda: self._request(order, held), receiver)
+        except TimeoutError:
+            return FetchEnd(
+                ParentLossReason.UNREACHABLE, detail=f"the parent was to dial and did not within {PUSH_WAIT_S:g} s"
             )

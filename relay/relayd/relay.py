@@ -21,6 +21,7 @@ from chappe.clock import boot_now
 from chappe.core.effects import Count, Log, PeerRef, WakeAt
 from chappe.core.events import ObjectState
 from chappe.core.installing import InstallMode
+from chappe.core.probes import ProbeOrder
 from chappe.core.relay_events import (
     Acknowledge,
     AdmitChildren,
@@ -50,17 +51,18 @@ from chappe.core.relay_events import (
 )
 from chappe.core.transfer import Transfer, TransferConfig
 from chappe.errors import StoreError
-from chappe.hop.catalog import Catalog
-from chappe.hop.guard import AssignedChild, EdgeGuard
-from chappe.hop.limits import TokenBucket
-from chappe.hop.meter import HopMeter
+from chappe.hop.guard import AssignedChild
 from chappe.hop.objects import StoredObject
-from chappe.hop.server import RelayService
+from chappe.hop.peering import Peering
+from chappe.hop.push import PushEnd
+from chappe.hop.pushes import PushEdge
 from chappe.hop.source import Signal
+from chappe.hop.stall import STALL_FLOOR_S
 from chappe.hop.store import Store
 from chappe.v1 import coordinator_pb2 as pb
+from chappe.v1.relay_pb2 import EndReason
 from chappe.wire.frames import PROTOCOL_VERSION
-from chappe.wire.relay_messages import Node, Welcomed, encode_hello
+from chappe.wire.relay_messages import LinkReport, Node, Welcomed, encode_hello
 from relayd.config import InstallHook
 from relayd.control import Control
 from relayd.edges import Fetches, watch
@@ -81,6 +83,7 @@ class RelayOptions:
     install_timeout_s: float
     limit_downlink_bytes_per_s: float | None = None
     limit_uplink_bytes_per_s: float | None = None
+    stall_timeout_s: float = STALL_FLOOR_S
 
 
 class Relay:
@@ -105,10 +108,16 @@ class Relay:
         self._store = store
         self._options = options
         self._describe = describe
-        self._received = HopMeter()
-        self._guard = EdgeGuard(store.worker_id)
-        self._catalog = Catalog()
-        self.service = RelayService(self._catalog, self._guard, uplink=_bucket(options.limit_uplink_bytes_per_s))
+        self._peering = peering = Peering(
+            store.worker_id,
+            open_channel=dial_peer,
+            spawn=self._watch_task,
+            on_push_end=_log_push,
+            limit_uplink_bytes_per_s=options.limit_uplink_bytes_per_s,
+            limit_downlink_bytes_per_s=options.limit_downlink_bytes_per_s,
+            stall_floor_s=options.stall_timeout_s,
+        )
+        self._guard, self._catalog, self.service = peering.guard, peering.catalog, peering.service
         config = TransferConfig(options.hook.mode, options.install_timeout_s)
         self.machine = Transfer(config, (_restored(held) for held in store.objects().values()), random.random)
         self._fetches = Fetches(
@@ -117,8 +126,11 @@ class Relay:
             on_event=self.handle,
             on_mismatch=self.metrics.verify_failures.inc,
             spawn=self._watch_task,
-            downlink=_bucket(options.limit_downlink_bytes_per_s),
-            meter=self._received,
+            downlink=peering.downlink,
+            meters=peering.received,
+            inbox=peering.inbox,
+            generation=store.generation,
+            stall_floor_s=options.stall_timeout_s,
         )
         self._landings = Landings(
             store=store,
@@ -134,6 +146,7 @@ class Relay:
             hello=self._hello,
             on_welcome=self._on_welcome,
             on_event=self.handle,
+            on_probe=lambda order: self._spawn(f"probe {order.order}", self._probe(order)),
         )
         self._inbox: deque[RelayEvent] = deque()
         self._handling = False
@@ -147,6 +160,7 @@ class Relay:
         for held in self._store.objects().values():
             self._serve(held)
         self._spawn("control", self._control.run())
+        self._spawn("link reports", self._peering.report_links(lambda s: self._control.report(LinkReport(s))))
 
     @property
     def tasks(self) -> frozenset[asyncio.Task[None]]:
@@ -196,7 +210,8 @@ class Relay:
             case DropObject(object_id):
                 self._try(lambda: self._drop_object(object_id), f"dropping object {object_id}")
             case AdmitChildren(edges):
-                self._guard.assign(_children(edges))
+                pushes = (PushEdge(e.object_id, e.stripe, push) for e in edges for push in e.pushes)
+                self._peering.assign(_children(edges), pushes)
             case Land():
                 self._spawn(f"landing {effect.version}", self._landings.land(effect))
             case Mend(object_id):
@@ -304,6 +319,19 @@ class Relay:
         self._store.bind_run(welcome.run)
         self._guard.set_run(welcome.run, welcome.token_key)
 
+    async def _probe(self, order: ProbeOrder) -> None:
+        outcome = await self._peering.probe(order)
+        log.info(
+            "probe_ended",
+            peer=order.peer.name,
+            reason=outcome.error or "measured",
+            up_bytes_per_s=round(outcome.up_bytes_per_s),
+            down_bytes_per_s=round(outcome.down_bytes_per_s),
+            bytes=outcome.bytes,
+            seconds=round(outcome.seconds, 3),
+        )
+        self._control.report(outcome)
+
     # ---- what the local service and the metrics see ----------------------------------------------------------------
 
     def newest(self) -> LandedView:
@@ -327,19 +355,26 @@ class Relay:
         return version <= versions[ObjectState.VERIFIED] and self._landings.confirmed(version, ok, reason)
 
     def _read(self) -> Reading:
-        now, streams = boot_now(), self.service.streams
+        now, streams, received = boot_now(), self.service.streams, self._peering.received
         return Reading(
-            received_bytes=self._received.bytes_total,
+            received_bytes=received.bytes_total,
             forwarded_bytes=streams.forwarded_bytes_total,
-            downlink_bytes_per_s=self._received.current_bytes_per_s(now),
+            downlink_bytes_per_s=received.bytes_per_s(now),
             uplink_bytes_per_s=streams.bytes_per_s(now),
             backlog_bytes=streams.backlog_bytes(),
             versions=self.machine.versions(),
         )
 
 
-def _bucket(rate_bytes_per_s: float | None) -> TokenBucket | None:
-    return None if rate_bytes_per_s is None else TokenBucket(rate_bytes_per_s)
+def _log_push(edge: PushEdge, end: PushEnd) -> None:
+    log.info(
+        "push_ended",
+        object_id=edge.object_id,
+        child=edge.order.child.name,
+        address=edge.order.child.address,
+        reason=EndReason.Name(end.reason).removeprefix("END_REASON_").lower(),
+        detail=end.detail,
+    )
 
 
 def _restored(held: StoredObject) -> Restored:

@@ -75,7 +75,7 @@ class AsyncPublisher:
         self._spool_directory = Path(spool) if spool is not None else None
         self._open_timeout_s = open_timeout_s
         self._node: OriginNode | None = None
-        self._jobs: dict[str, PublishJob] = {}
+        self._jobs: list[PublishJob] = []
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class AsyncPublisher:
         node, self._node = self._node, None
         if node is None:
             return
-        for job in list(self._jobs.values()):
+        for job in list(self._jobs):
             job.publication.fail(
                 PublicationFailedError(
                     f"the publisher was closed before version {job.publication.version or '(not chosen yet)'} "
@@ -105,7 +105,7 @@ class AsyncPublisher:
                 )
             )
         await node.leave(CLOSE_TIMEOUT_S)
-        for job in list(self._jobs.values()):
+        for job in list(self._jobs):
             await job.release()
         await node.close(CLOSE_TIMEOUT_S)
 
@@ -170,7 +170,7 @@ class AsyncPublisher:
             self._opened()
         request.snapshot_bytes = snapshot.snapshot_bytes
         job = PublishJob(node, request, started_s, snapshot, spool, self._forget)
-        self._jobs[job.object_id] = job
+        self._jobs.append(job)
         job.start()
         return job.publication
 
@@ -178,7 +178,7 @@ class AsyncPublisher:
         loop = asyncio.get_running_loop()
         if not isinstance(source, Mapping):
             return await loop.run_in_executor(None, scan, Path(source)), None
-        for job in list(self._jobs.values()):
+        for job in list(self._jobs):
             if job.spool is not None and job.publication.done:  # or there would be two copies
                 job.take_back("the publisher let its copy go, to take the next one")
                 await job.release()
@@ -187,11 +187,12 @@ class AsyncPublisher:
         return spool.snapshot, spool
 
     def _unwanted(self, object_id: str) -> None:
-        if (job := self._jobs.get(object_id)) is not None:
+        for job in [job for job in self._jobs if job.object_id == object_id]:
             job.unwanted()
 
     def _forget(self, job: PublishJob) -> None:
-        self._jobs.pop(job.object_id, None)
+        if job in self._jobs:
+            self._jobs.remove(job)
 
 
 class Publisher:

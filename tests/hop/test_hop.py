@@ -263,7 +263,7 @@ async def test_a_starved_child_hears_watermarks_and_does_not_call_it_a_stall(sta
     source.release(4)
     origin, relay = await start_node(stack, "origin", source), await start_node(stack, "r1")
     marks: asyncio.Queue[Watermark] = asyncio.Queue()
-    task = background(stack, relay.fetch_from(origin, on_watermark=marks.put_nowait, stall_timeout_s=0.7))
+    task = background(stack, relay.fetch_from(origin, on_watermark=marks.put_nowait, stall_floor_s=0.7))
     seen = [await marks.get() for _ in range(4)]
     assert [(m.chunks_held, m.chunks_total, m.complete) for m in seen] == [(4, 21, False)] * 4
     source.release()
@@ -349,9 +349,9 @@ async def test_a_parent_that_is_ahead_and_sends_nothing_has_stalled(stack: Async
     marks = [FetchReply(watermark=Watermark(chunks_held=9))]
     parent = await odd_parent(stack, marks, hang=True)
     relay = await start_node(stack, "r1")
-    assert (await relay.fetch_from(parent, stall_timeout_s=0.3)).reason is ParentLossReason.STALLED
+    assert (await relay.fetch_from(parent, stall_floor_s=0.3)).reason is ParentLossReason.STALLED
     mute = await odd_parent(stack, [], hang=True)
-    assert (await relay.fetch_from(mute, stall_timeout_s=0.3)).reason is ParentLossReason.UNREACHABLE
+    assert (await relay.fetch_from(mute, stall_floor_s=0.3)).reason is ParentLossReason.UNREACHABLE
 
 
 async def test_a_stream_that_ends_without_a_reason_is_broken(stack: AsyncExitStack) -> None:

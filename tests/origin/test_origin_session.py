@@ -106,8 +106,10 @@ def make_session(port: int, unwanted: list[str], guard: EdgeGuard | None = None)
         uplink_bytes_per_s=5e6,
         open_channel=lambda: open_channel(parse_address(f"127.0.0.1:{port}"), None, "coordinator"),
         coordinator=f"127.0.0.1:{port}",
-        guard=guard or EdgeGuard("origin-id"),
+        guard=(guard := guard or EdgeGuard("origin-id")),
         on_unwanted=unwanted.append,
+        on_children=lambda children, _: guard.assign(children),
+        on_probe=lambda _: None,
     )
 
 

@@ -11,6 +11,7 @@ from relay_fleet import FakeCoordinator, assignment, target
 from relayd.control import Control, Outbox
 
 from chappe.core.events import HeldEdge, Holding, ObjectState
+from chappe.core.probes import ProbeOrder
 from chappe.core.reasons import ParentLossReason
 from chappe.core.relay_events import (
     Acknowledge,
@@ -34,6 +35,7 @@ class Client:
     def __init__(self, address: str) -> None:
         self.events: asyncio.Queue[RelayEvent] = asyncio.Queue()
         self.welcomes: list[Welcomed] = []
+        self.probes: list[ProbeOrder] = []
         self.failures: list[Exception] = []
         self.control = Control(
             coordinator=address,
@@ -41,6 +43,7 @@ class Client:
             hello=self.hello,
             on_welcome=self.welcomes.append,
             on_event=self.events.put_nowait,
+            on_probe=self.probes.append,
             jitter=lambda: 0.0,
         )
 

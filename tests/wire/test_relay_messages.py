@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from chappe.core.effects import ChildSlot, PeerRef, Target
-from chappe.core.events import HeldEdge, Holding, ObjectState
+from chappe.core.events import HeldEdge, Holding, LinkSample, ObjectState
+from chappe.core.probes import ProbeOrder, ProbeOutcome
 from chappe.core.reasons import ParentLossReason
 from chappe.core.relay_events import (
     Acknowledge,
@@ -11,6 +12,7 @@ from chappe.core.relay_events import (
     Assigned,
     Assignment,
     EdgeOrder,
+    PushOrder,
     Released,
     ReportConnected,
     ReportHolding,
@@ -22,6 +24,7 @@ from chappe.v1 import coordinator_pb2 as pb
 from chappe.v1 import relay_pb2
 from chappe.wire.relay_messages import (
     RANGES_MAX,
+    LinkReport,
     Node,
     Refusal,
     Report,
@@ -94,6 +97,49 @@ def test_an_edge_without_a_parent_means_wait() -> None:
     assert decoded.assignment.edges[0].sources == ()
 
 
+def test_edges_on_which_the_parent_dials() -> None:
+    message = _assignment()
+    message.edges[0].dialer = pb.DIALER_PARENT
+    message.edges[0].expected_bytes_per_s = 5e6
+    message.edges[0].children[0].dialer = pb.DIALER_PARENT
+    introduction = relay_pb2.EdgeToken(claims=b"i", signature=b"s")
+    message.edges[0].children[0].token.CopyFrom(introduction)
+    decoded = decode_reply(pb.JoinReply(assignment=message))
+    assert isinstance(decoded, Assigned)
+    (order,) = decoded.assignment.edges
+    assert order.parent is not None
+    assert order.parent.dials
+    assert not any(source.dials for source in order.fallbacks)
+    assert order.expected_bytes_per_s == 5e6
+    assert order.pushes == (PushOrder(PeerRef("id-c", "c", "c:1"), 0, 2, 4, introduction.SerializeToString()),)
+
+
+def test_a_probe_is_ordered_and_answered() -> None:
+    token = relay_pb2.EdgeToken(claims=b"c", signature=b"s")
+    order = pb.ProbeOrder(
+        order="o", peer=pb.Peer(worker_id="w", name="p", address="p:1"), token=token, bytes_max=8, seconds_max=2.0
+    )
+    expected = ProbeOrder("o", PeerRef("w", "p", "p:1"), token.SerializeToString(), 8, 2.0)
+    assert decode_reply(pb.JoinReply(probe=order)) == expected
+    outcome = ProbeOutcome("o", 1.0, 2.0, 3, 4.0)
+    sent = encode_report(outcome).probe_result
+    assert (sent.order, sent.up_bytes_per_s, sent.down_bytes_per_s, sent.bytes, sent.seconds) == ("o", 1, 2, 3, 4)
+    assert report_key(outcome) != report_key(ProbeOutcome("other"))
+
+
+def test_a_link_report_says_all_of_each_sample() -> None:
+    sample = LinkSample("w", sending=True, bytes_per_s=2.0, busy_s=1.5, streams=3, bytes=9)
+    (sent,) = encode_report(LinkReport((sample,))).links.samples
+    assert (sent.peer, sent.sending, sent.bytes_per_s, sent.busy_s, sent.streams, sent.bytes) == (
+        "w",
+        True,
+        2.0,
+        1.5,
+        3,
+        9,
+    )
+
+
 def test_other_replies() -> None:
     welcome = pb.Welcome(run="r", token_key=b"k", lease_s=5, heartbeat_s=1)
     assert decode_reply(pb.JoinReply(welcome=welcome)) == Welcomed("r", b"k", 5, 1)
@@ -103,7 +149,7 @@ def test_other_replies() -> None:
 
 def _broken() -> dict[str, pb.JoinReply]:
     replies: dict[str, pb.JoinReply] = {}
-    for name in ("traversal", "short id", "version", "kind", "twice", "two parents", "dialer", "nameless", "edge id"):
+    for name in ("traversal", "short id", "version", "kind", "twice", "two parents", "expected", "nameless", "edge id"):
         message = _assignment()
         match name:
             case "traversal":
@@ -118,14 +164,15 @@ def _broken() -> dict[str, pb.JoinReply]:
                 message.targets.append(message.targets[0])
             case "two parents":
                 message.edges.append(message.edges[0])
-            case "dialer":
-                message.edges[0].dialer = pb.DIALER_PARENT
+            case "expected":
+                message.edges[0].expected_bytes_per_s = float("nan")
             case "nameless":
                 message.edges[0].parent.name = ""
             case "edge id":
                 message.edges[0].object_id = "A" * 32
         replies[name] = pb.JoinReply(assignment=message)
     replies["empty"] = pb.JoinReply()
+    replies["probe"] = pb.JoinReply(probe=pb.ProbeOrder(order="o", bytes_max=1, seconds_max=float("nan")))
     replies["no run"] = pb.JoinReply(welcome=pb.Welcome(token_key=b"k", lease_s=5, heartbeat_s=1))
     replies["no heartbeat"] = pb.JoinReply(welcome=pb.Welcome(run="r", token_key=b"k", lease_s=5))
     replies["nan"] = pb.JoinReply(welcome=pb.Welcome(run="r", token_key=b"k", lease_s=float("nan"), heartbeat_s=1))
@@ -171,7 +218,13 @@ def test_a_fragmented_holding_stays_a_small_message() -> None:
 
 def test_newer_reports_replace_older_ones_of_the_same_thing_only() -> None:
     other = HeldEdge(A, 1, "id-q", 8)
-    reports: list[Report] = [ReportHolding(HOLDING), ReportConnected(EDGE), ReportConnected(other), Acknowledge(1), AskToLeave()]
+    reports: list[Report] = [
+        ReportHolding(HOLDING),
+        ReportConnected(EDGE),
+        ReportConnected(other),
+        Acknowledge(1),
+        AskToLeave(),
+    ]
     assert len({report_key(r) for r in reports}) == len(reports)
     assert report_key(ReportLost(EDGE, ParentLossReason.BUSY)) != report_key(ReportConnected(EDGE))
     assert report_key(ReportHolding(HOLDING)) == report_key(ReportHolding(Holding(A, ObjectState.RECEIVING)))

@@ -167,7 +167,8 @@ class SourceFailed:
 class LinkSample:
     """One hop as one of its ends measured it: goodput while the sender had data to give, for `busy_s` seconds.
 
-    `streams` are those of the reporting node in that direction, this one included.
+    `streams` are those of the reporting node in that direction, this one included; `bytes` moved in all. Rate and time
+    are 0 for a hop that always caught up with its source: it was not the limit.
     """
 
     peer: str
@@ -175,6 +176,7 @@ class LinkSample:
     bytes_per_s: float
     busy_s: float
     streams: int = 1
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,18 @@ class Source:
 
     peer: PeerRef
     token: bytes
+    dials: bool = False  # it opens the stream, because this node cannot: wait for its call
+
+
+@dataclass(frozen=True, slots=True)
+class PushOrder:
+    """A child that this node has to dial. The token is this node's introduction."""
+
+    child: PeerRef
+    slot: int
+    generation: int
+    epoch: int
+    token: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +47,8 @@ class EdgeOrder:
     parent: Source | None
     fallbacks: tuple[Source, ...] = ()
     children: tuple[ChildSlot, ...] = ()
+    pushes: tuple[PushOrder, ...] = ()  # those of the children that are dialled from here
+    expected_bytes_per_s: float = 0.0  # of the hop to the parent, as the coordinator figures it; 0: unknown
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -223,6 +237,8 @@ class OpenFetch:
     stripe: int
     source: Source
     rejected: tuple[int, ...] = ()
+    epoch: int = 0  # of the edge
+    expected_bytes_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

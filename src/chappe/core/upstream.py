@@ -93,7 +93,7 @@ class Upstream:
             return []
         if self.fetch is not None and self.source is not None and order.parent is not None:
             running = self.source.peer
-            if running == order.parent.peer:
+            if running == order.parent.peer and self.source.dials == order.parent.dials:
                 self.source = order.parent
                 self.index = self.tries = self.rounds = 0
                 held = self.held() if order.epoch != old.epoch else None
@@ -123,7 +123,17 @@ class Upstream:
             self.rejected = ()
         self.retry_at = None
         self.source, self.connected, self.fetch = source, False, self.next_fetch()
-        effects.append(OpenFetch(self.fetch, self.order.object_id, self.order.stripe, source, self.rejected))
+        effects.append(
+            OpenFetch(
+                self.fetch,
+                self.order.object_id,
+                self.order.stripe,
+                source,
+                self.rejected,
+                self.order.epoch,
+                self.order.expected_bytes_per_s,
+            )
+        )
         self.rejected = ()
         return effects
 

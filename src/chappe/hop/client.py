@@ -9,11 +9,11 @@ import grpc.aio
 
 from chappe.core.ledger import OPEN_END
 from chappe.core.reasons import ParentLossReason
-from chappe.hop.guard import STALL_TIMEOUT_S
 from chappe.hop.limits import TokenBucket
 from chappe.hop.meter import HopMeter
 from chappe.hop.receive import FetchEnd, Receiver
 from chappe.hop.source import ChunkSink
+from chappe.hop.stall import STALL_FLOOR_S
 from chappe.v1.relay_pb2 import EdgeToken, FetchRequest, Range, Watermark
 from chappe.wire.frames import PROTOCOL_VERSION, Reply, decode_reply
 
@@ -51,12 +51,14 @@ async def fetch(
     meter: HopMeter | None = None,
     on_connected: Callable[[], None] | None = None,
     on_watermark: Callable[[Watermark], None] | None = None,
-    stall_timeout_s: float = STALL_TIMEOUT_S,
+    stall_floor_s: float = STALL_FLOOR_S,
+    expected_bytes_per_s: float | None = None,
 ) -> FetchEnd:
     """Receive into the sink until all is here or the parent is lost. Cancel it to close the stream.
 
-    `on_connected` is called once, when the parent has taken this child in. Raises StoreError (DiskFullError) when this
-    node's own store is the trouble; nothing else.
+    Silence of the parent is a stall after `stall_floor_s`, later on a hop on which a chunk takes long. `on_connected`
+    is called once, when the parent has taken this child in. Raises StoreError (DiskFullError) when this node's own
+    store is the trouble; nothing else.
     """
     receiver = Receiver(
         request,
@@ -65,7 +67,8 @@ async def fetch(
         meter=meter,
         on_connected=on_connected,
         on_watermark=on_watermark,
-        stall_timeout_s=stall_timeout_s,
+        stall_floor_s=stall_floor_s,
+        expected_bytes_per_s=expected_bytes_per_s,
     )
     method: grpc.aio.UnaryStreamMultiCallable[FetchRequest, bytes] = channel.unary_stream(
         _FETCH, request_serializer=FetchRequest.SerializeToString

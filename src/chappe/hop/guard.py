@@ -21,10 +21,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from chappe.errors import BadTokenError
+from chappe.hop.stall import STALL_FLOOR_S
 from chappe.v1.relay_pb2 import EdgeClaims, EdgeToken, EndReason
 from chappe.wire.token import verify
-
-STALL_TIMEOUT_S = 5.0
 
 Slot = tuple[str, int, int]
 """(object_id, stripe, slot)"""
@@ -53,6 +52,7 @@ class Ticket:
     epoch: int
     fallback: bool
     progressed_s: float
+    patience_s: float = 0.0  # how long a message may take it, by what its link has shown
     ended_by: EndReason | None = None
     on_end: Callable[[], None] | None = field(default=None, repr=False)
 
@@ -76,7 +76,7 @@ class Refusal:
 class EdgeGuard:
     """One per node, for all of its objects. `set_run` after Welcome; before it nobody is admitted."""
 
-    def __init__(self, worker_id: str, *, stall_timeout_s: float = STALL_TIMEOUT_S) -> None:
+    def __init__(self, worker_id: str, *, stall_timeout_s: float = STALL_FLOOR_S) -> None:
         self.worker_id = worker_id
         self.stall_timeout_s = stall_timeout_s
         self._run: str | None = None
@@ -84,6 +84,7 @@ class EdgeGuard:
         self._assigned: dict[Slot, AssignedChild] = {}
         self._epochs: dict[Slot, int] = {}  # the newest epoch known, of regular edges
         self._live: dict[Slot, Ticket] = {}
+        self._probed: dict[str, int] = {}  # by caller, the epoch of its last probe
 
     def set_run(self, run: str, token_key: bytes) -> None:
         """What Welcome said. Raises BadTokenError for a key that is not one."""
@@ -153,6 +154,18 @@ class EdgeGuard:
         """The children that are being served."""
         return list(self._live.values())
 
+    def check_probe(self, token: EdgeToken) -> None:
+        """Raises BadTokenError for a caller that the coordinator did not send to measure the link to this node.
+
+        A token is good once: its epoch must be newer than that of every probe of this caller before.
+        """
+        claims = self.read(token)
+        if claims.object_id or claims.parent != self.worker_id:
+            raise BadTokenError("the token is not for a probe of this node")
+        if claims.epoch <= self._probed.get(claims.child, -1):
+            raise BadTokenError("this probe has been made before")
+        self._probed[claims.child] = claims.epoch
+
     def end_all(self, reason: EndReason) -> None:
         """Ask every stream to end, on the way out."""
         for ticket in self.children():
@@ -189,6 +202,6 @@ class EdgeGuard:
                 return Refusal(EndReason.END_REASON_STALE, "the child has been started again since")
             return None
         stalled_s = now - present.progressed_s
-        if claims.fallback and stalled_s < self.stall_timeout_s:
+        if claims.fallback and stalled_s < max(self.stall_timeout_s, present.patience_s):
             return Refusal(EndReason.END_REASON_BUSY, f"another child made progress {stalled_s:.1f} s ago")
         return None

@@ -1,41 +1,72 @@
 """What a hop carries: bytes, and goodput while there was something to send.
 
 A hop that waits for its own parent says nothing about its link, so only busy time counts: the time between two records
-unless `idle` was called in between. Both sums decay, so that the estimate follows the link within a few seconds.
+unless `idle` was called in between. For gauges both sums decay, so that the estimate follows the link within a few
+seconds. For reports (`LinkSample`) they do not, and the beginning of each busy period is left out as well:
+
+    start ──── FILL_S: goes into socket buffers, as fast as memory ────┬──── the link's own pace: counted ──── idle
+
+So a hop that always catches up with its source reports what moved and no rate: it was not the limit.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from chappe.core.events import LinkSample
+from chappe.hop.source import Signal
 
 DECAY_S = 5.0
+FILL_S = 0.25
+"""Longer than it takes to fill the windows of a fast link, and than the 0.1 s in which a starved child is told so."""
 _QUIET_S = 3.0
 
 
 class HopMeter:
-    """One direction of one node (or of one stream). Times are on any steady clock, in seconds."""
+    """One stream of one hop. Times are on any steady clock, in seconds."""
 
-    __slots__ = ("_busy_s", "_bytes", "_last_record_s", "_mark_s", "bytes_total")
+    __slots__ = (
+        "_busy_s",
+        "_bytes",
+        "_last_record_s",
+        "_mark_s",
+        "_start_s",
+        "bytes_total",
+        "linked_bytes",
+        "linked_s",
+    )
 
     def __init__(self) -> None:
         self.bytes_total = 0
+        self.linked_bytes = 0
+        """Of the bytes in all, those that moved at the link's own pace..."""
+        self.linked_s = 0.0
+        """...in so much time."""
         self._bytes = 0.0
         self._busy_s = 0.0
         self._mark_s: float | None = None
+        self._start_s = 0.0  # of the present busy period
         self._last_record_s = -math.inf
 
     def start(self, now: float) -> None:
         """There is something to send from now on."""
         if self._mark_s is None:
-            self._mark_s = now
+            self._mark_s = self._start_s = now
 
     def record(self, size_bytes: int, now: float) -> None:
         """These bytes have passed. The time since the last call was busy, if there was something to send."""
         self.bytes_total += size_bytes
         self._last_record_s = now
         if self._mark_s is None:
-            self._mark_s = now  # the first bytes after a pause: their own duration is unknown, so they do not count
+            self._mark_s = self._start_s = now  # the first bytes after a pause: how long they took is not known
             return
+        begun_s = max(self._mark_s, self._start_s + FILL_S)
+        if begun_s < now:
+            share = 1.0 if begun_s == self._mark_s else (now - begun_s) / (now - self._mark_s)
+            self.linked_bytes += int(size_bytes * share)
+            self.linked_s += now - begun_s
         self._pass(now)
         self._bytes += size_bytes
 
@@ -47,6 +78,10 @@ class HopMeter:
     def goodput_bytes_per_s(self) -> float | None:
         """Decayed bytes over decayed busy time; None before anything was measured."""
         return self._bytes / self._busy_s if self._busy_s > 0 else None
+
+    def linked_bytes_per_s(self) -> float | None:
+        """The link's own pace over all of this stream; None before anything was measured."""
+        return self.linked_bytes / self.linked_s if self.linked_s > 0 else None
 
     def current_bytes_per_s(self, now: float) -> float:
         """The goodput for a gauge: 0 when nothing has passed for three seconds."""
@@ -60,3 +95,64 @@ class HopMeter:
         factor = math.exp(-elapsed_s / DECAY_S)
         self._bytes *= factor
         self._busy_s = self._busy_s * factor + elapsed_s
+
+
+class HopMeters:
+    """The streams of one direction of a node: each has its meter while it runs, and leaves its sums behind."""
+
+    def __init__(self, *, sending: bool, signal: Signal | None = None) -> None:
+        """`signal` may be shared: it fires when a stream begins and when one ends."""
+        self.signal = signal if signal is not None else Signal()
+        self._sending = sending
+        self._open: dict[HopMeter, str] = {}
+        self._reported: dict[HopMeter, tuple[int, int, float]] = {}
+        self._ended: list[tuple[str, int, int, float]] = []  # not reported yet
+        self._finished_bytes = 0
+
+    @contextmanager
+    def measure(self, peer: str, meter: HopMeter) -> Iterator[HopMeter]:
+        """`meter` is that of a stream with this worker while the block runs."""
+        self._open[meter] = peer
+        self._reported[meter] = (meter.bytes_total, meter.linked_bytes, meter.linked_s)
+        self.signal.fire()
+        try:
+            yield meter
+        finally:
+            del self._open[meter]
+            self._finished_bytes += meter.bytes_total
+            self._ended.append((peer, *self._news(meter)))
+            del self._reported[meter]
+            self.signal.fire()
+
+    @property
+    def flowing(self) -> bool:
+        """A stream is open, whether or not it has anything to carry now."""
+        return bool(self._open)
+
+    @property
+    def bytes_total(self) -> int:
+        return self._finished_bytes + sum(meter.bytes_total for meter in self._open)
+
+    def bytes_per_s(self, now: float) -> float:
+        """Goodput of all together while there was something to send; 0 when nothing flows."""
+        return sum(meter.current_bytes_per_s(now) for meter in self._open)
+
+    def take_samples(self) -> list[LinkSample]:
+        """What has moved since the last call, by peer; nothing for a stream on which nothing has."""
+        news, self._ended = self._ended, []
+        for meter, peer in self._open.items():
+            news.append((peer, *self._news(meter)))
+            self._reported[meter] = (meter.bytes_total, meter.linked_bytes, meter.linked_s)
+        sums: dict[str, tuple[int, int, float]] = {}
+        flowed = [entry for entry in news if entry[1]]
+        for peer, moved, linked, busy_s in flowed:
+            before = sums.get(peer, (0, 0, 0.0))
+            sums[peer] = (before[0] + moved, before[1] + linked, before[2] + busy_s)
+        return [
+            LinkSample(peer, self._sending, linked / busy_s if busy_s > 0 else 0.0, busy_s, len(flowed), moved)
+            for peer, (moved, linked, busy_s) in sums.items()
+        ]
+
+    def _news(self, meter: HopMeter) -> tuple[int, int, float]:
+        moved, linked, busy_s = self._reported[meter]
+        return meter.bytes_total - moved, meter.linked_bytes - linked, meter.linked_s - busy_s

@@ -9,6 +9,7 @@ way round.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ import grpc.aio
 from chappe.clock import boot_now
 from chappe.core.reasons import ParentLossReason
 from chappe.errors import BadTokenError, ChappeError, PeerError
-from chappe.hop.guard import STALL_TIMEOUT_S, EdgeGuard, Refusal
+from chappe.hop.guard import EdgeGuard, Refusal
 from chappe.hop.limits import TokenBucket
 from chappe.hop.net import peer_name
 from chappe.hop.receive import FetchEnd, Receiver
@@ -29,6 +30,8 @@ from chappe.v1.relay_pb2 import EdgeToken, EndReason, FetchRequest, PushHello, P
 from chappe.wire.frames import PROTOCOL_VERSION, Reply, decode_push, encode_pushed
 
 _PUSH = "/chappe.v1.Relay/Push"
+HANDSHAKE_S = 5.0
+"""From the call to the child's first word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +66,24 @@ async def push(
 
     try:
         hello = PushHello(protocol_version=PROTOCOL_VERSION, object_id=source.object_id, stripe=stripe, token=token)
-        await call.write(PushRequest(hello=hello).SerializeToString())
-        reply = await call.read()
+        async with asyncio.timeout(HANDSHAKE_S):
+            await call.write(PushRequest(hello=hello).SerializeToString())
+            reply = await call.read()
         if not isinstance(reply, PushReply):
             return PushEnd(EndReason.END_REASON_UNSPECIFIED, "the child said nothing")
         stream = ChildStream(source, reply.lacks, ticket, write, uplink=uplink)
         reason = await (stream.run() if streams is None else streams.run(stream))
         await call.done_writing()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(
+                HANDSHAKE_S
+            ):  # cancelled before the child has read it all, the end would be lost
+                await call.code()
         return PushEnd(reason)
     except grpc.aio.AioRpcError as error:
         return PushEnd(EndReason.END_REASON_UNSPECIFIED, error.details() or error.code().name)
+    except TimeoutError:
+        return PushEnd(EndReason.END_REASON_UNSPECIFIED, f"the child said nothing for {HANDSHAKE_S:g} s")
     except asyncio.InvalidStateError:
         return PushEnd(EndReason.END_REASON_UNSPECIFIED, "the child closed the stream")
     except (OSError, ChappeError) as error:
@@ -195,8 +206,11 @@ class _Waiting:
 
 
 async def _read_hello(context: grpc.aio.ServicerContext[Any, Any]) -> PushHello:
-    async with asyncio.timeout(STALL_TIMEOUT_S):
-        message = await context.read()
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            message = await context.read()
+    except TimeoutError:
+        raise PeerError(f"a Push that says nothing for {HANDSHAKE_S:g} s") from None
     if message is grpc.aio.EOF:
         raise PeerError("a Push without a word")
     hello = decode_push(message)

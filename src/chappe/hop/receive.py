@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from chappe.clock import boot_now
-from chappe.core.manifest import Manifest
+from chappe.core.manifest import LEAF_BYTES, Manifest
 from chappe.core.ranges import RangeSet
 from chappe.core.reasons import ParentLossReason
 from chappe.errors import ChunkMismatchError, PeerError, UnsafePathError
-from chappe.hop.guard import STALL_TIMEOUT_S
 from chappe.hop.limits import TokenBucket
 from chappe.hop.meter import HopMeter
 from chappe.hop.source import ChunkSink
+from chappe.hop.stall import STALL_FLOOR_S, stall_timeout_s
 from chappe.v1.relay_pb2 import End, EndReason, FetchRequest, HeaderPart, Page, Watermark
 from chappe.wire.frames import ChunkBatch, PageFrame, Reply
 from chappe.wire.manifest import HeaderAssembler
@@ -66,7 +66,8 @@ class Receiver:
         meter: HopMeter | None = None,
         on_connected: Callable[[], None] | None = None,
         on_watermark: Callable[[Watermark], None] | None = None,
-        stall_timeout_s: float = STALL_TIMEOUT_S,
+        stall_floor_s: float = STALL_FLOOR_S,
+        expected_bytes_per_s: float | None = None,
     ) -> None:
         self.connected = False
         self._sink = sink
@@ -74,7 +75,8 @@ class Receiver:
         self._meter = meter if meter is not None else HopMeter()
         self._on_connected = on_connected
         self._on_watermark = on_watermark
-        self._stall_timeout_s = stall_timeout_s
+        self._stall_floor_s = stall_floor_s
+        self._expected_bytes_per_s = expected_bytes_per_s
         self._wants_header = request.lacks_header
         self._wanted_pages = RangeSet((r.start, r.stop) for r in request.lacks_pages)
         self._wanted = RangeSet((r.start, r.stop) for r in request.lacks_chunks)
@@ -86,11 +88,11 @@ class Receiver:
         self._data_s = boot_now()
         while True:
             try:
-                async with asyncio.timeout(self._stall_timeout_s):
+                async with asyncio.timeout(patience_s := self._patience_s()):
                     frame = await read()
             except TimeoutError:
                 what = ParentLossReason.STALLED if self.connected else ParentLossReason.UNREACHABLE
-                return FetchEnd(what, detail=f"the parent said nothing for {self._stall_timeout_s:g} s")
+                return FetchEnd(what, detail=f"the parent said nothing for {patience_s:.1f} s")
             except PeerError as error:
                 return FetchEnd(ParentLossReason.PROTOCOL, detail=str(error))
             if frame is None:
@@ -104,6 +106,18 @@ class Receiver:
                 return FetchEnd(ParentLossReason.PROTOCOL, detail=str(error))
             if end is not None:
                 return end
+
+    def _patience_s(self) -> float:
+        """How long the parent may be silent now. Dialling it takes a few round trips on top."""
+        if not self.connected:
+            return 2 * self._stall_floor_s
+        rates = (self._expected_bytes_per_s, self._meter.goodput_bytes_per_s())
+        manifest = self._sink.manifest
+        return stall_timeout_s(
+            self._stall_floor_s,
+            LEAF_BYTES if manifest is None else manifest.chunk_bytes,
+            min((rate for rate in rates if rate), default=None),
+        )
 
     async def _take(self, reply: Reply, size_bytes: int) -> FetchEnd | None:
         if isinstance(reply, End):
@@ -183,7 +197,7 @@ class Receiver:
             self._data_s = now
             return None
         self._meter.start(now)
-        if now - self._data_s < self._stall_timeout_s:
+        if now - self._data_s < self._patience_s():
             return None
         return FetchEnd(
             ParentLossReason.STALLED,

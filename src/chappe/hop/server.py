@@ -1,7 +1,7 @@
 """The `Relay` service of a relay or an origin: admits children and gives each a stream.
 
 Who is admitted is `chappe.hop.guard`, what a child is sent is `chappe.hop.stream`. Replies leave as bytes that
-`chappe.wire.frames` has made, without a protobuf object in between. Probe is not offered yet: UNIMPLEMENTED.
+`chappe.wire.frames` has made, without a protobuf object in between.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from chappe.hop.catalog import Catalog
 from chappe.hop.guard import EdgeGuard, Refusal, Ticket
 from chappe.hop.limits import TokenBucket
 from chappe.hop.net import peer_name
+from chappe.hop.probe import ProbeDesk
 from chappe.hop.push import PushInbox
 from chappe.hop.source import ChunkSource
 from chappe.hop.stream import ChildStream, StreamBook
-from chappe.v1.relay_pb2 import EndReason, FetchRequest, PushReply
+from chappe.v1.relay_pb2 import EndReason, FetchRequest, ProbeMessage, PushReply
 from chappe.wire.frames import PROTOCOL_VERSION, encode_end
 
 RELAY_SERVICE = "chappe.v1.Relay"
@@ -39,12 +40,14 @@ class RelayService:
         uplink: TokenBucket | None = None,
         inbox: PushInbox | None = None,
         streams: StreamBook | None = None,
+        probes: ProbeDesk | None = None,
     ) -> None:
         self.streams = streams if streams is not None else StreamBook()
         self._catalog = catalog
         self._guard = guard
         self._uplink = uplink
         self._inbox = inbox
+        self._probes = probes
         self._leaving = False
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -56,6 +59,12 @@ class RelayService:
         if self._inbox is not None:
             handlers["Push"] = grpc.stream_stream_rpc_method_handler(
                 self._push, request_deserializer=None, response_serializer=PushReply.SerializeToString
+            )
+        if self._probes is not None:
+            handlers["Probe"] = grpc.stream_stream_rpc_method_handler(
+                self._probe,
+                request_deserializer=ProbeMessage.FromString,
+                response_serializer=ProbeMessage.SerializeToString,
             )
         server.add_registered_method_handlers(RELAY_SERVICE, handlers)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(RELAY_SERVICE, handlers),))
@@ -104,3 +113,7 @@ class RelayService:
     async def _push(self, _requests: object, context: Context) -> None:
         assert self._inbox is not None
         await self._inbox.serve(context)
+
+    async def _probe(self, _requests: object, context: Context) -> None:
+        assert self._probes is not None
+        await self._probes.serve(context)

@@ -26,8 +26,9 @@ from chappe.core.ranges import RangeSet
 from chappe.errors import ChappeError, UsageError
 from chappe.hop.guard import Ticket
 from chappe.hop.limits import TokenBucket
-from chappe.hop.meter import HopMeter
-from chappe.hop.source import ChunkSource, SourceState
+from chappe.hop.meter import HopMeter, HopMeters
+from chappe.hop.source import ChunkSource, Signal, SourceState
+from chappe.hop.stall import stall_timeout_s
 from chappe.v1.relay_pb2 import EndReason, FetchRequest, Range
 from chappe.wire.frames import (
     CHUNKS_PER_MESSAGE_MAX,
@@ -213,38 +214,41 @@ class ChildStream:
         return not self._wanted.within(0, manifest.chunks_total)
 
     async def _send(self, frame: bytes) -> None:
+        self.meter.start(boot_now())
         if self._uplink is not None:
             await self._uplink.take(len(frame), self._mark_now)  # many children on a thin uplink wait for long
-        self.meter.start(boot_now())
         await self._write(frame)
         now = boot_now()
         self.meter.record(len(frame), now)
         self.ticket.progress(now)
+        # A child that takes long over a message because its link is slow is not one that has stalled.
+        self.ticket.patience_s = stall_timeout_s(0.0, len(frame), self.meter.linked_bytes_per_s())
 
 
 class StreamBook:
-    """The running streams of a node, of both directions of dialling, for its metrics."""
+    """The running streams of a node, of both directions of dialling: for its metrics and its link reports."""
 
-    def __init__(self) -> None:
+    def __init__(self, signal: Signal | None = None) -> None:
+        """`signal` fires when a stream begins and when one ends."""
+        self.meters = HopMeters(sending=True, signal=signal)
         self._streams: set[ChildStream] = set()
-        self._finished_bytes = 0
 
     async def run(self, stream: ChildStream) -> EndReason:
         """`ChildStream.run`, counted."""
         self._streams.add(stream)
         try:
-            return await stream.run()
+            with self.meters.measure(stream.ticket.child, stream.meter):
+                return await stream.run()
         finally:
             self._streams.discard(stream)
-            self._finished_bytes += stream.meter.bytes_total
 
     @property
     def forwarded_bytes_total(self) -> int:
-        return self._finished_bytes + sum(s.meter.bytes_total for s in self._streams)
+        return self.meters.bytes_total
 
     def bytes_per_s(self, now: float) -> float:
         """Goodput to all children together while there was something to send; 0 when nothing flows."""
-        return sum(s.meter.current_bytes_per_s(now) for s in self._streams)
+        return self.meters.bytes_per_s(now)
 
     def backlog_bytes(self) -> int:
         """What is held here and wanted by a child that is there, and not sent yet."""

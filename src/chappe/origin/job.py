@@ -1,6 +1,7 @@
 """The life of one publication at its origin: the Publish call, serving, hashing, and what each answer comes to.
 
     Publish call ──▶ Accepted ──▶ Offer, serve ──▶ hash, page by page ──▶ root announced ──▶ ... ──▶ finished
+               ├──▶ Accepted with an object and its root, whose publisher went away ──▶ hash here, compare, Offer
                └──▶ AlreadyPublished: hash here, compare, send nothing
 
 Decides nothing about the fleet. Here is decided what an answer of the coordinator means to the caller, and when a
@@ -18,7 +19,7 @@ import grpc
 import grpc.aio
 
 from chappe.clock import boot_now
-from chappe.core.digest import ALGORITHMS
+from chappe.core.digest import ALGORITHMS, XXH3_128
 from chappe.errors import (
     ChappeError,
     CoordinatorUnavailableError,
@@ -143,23 +144,40 @@ class PublishJob:
         self.publication.accepted(accepted.version)
         if self._object is not None:
             return
+        if accepted.object_id:
+            self._adopt(accepted.object_id)
+        algorithm = ALGORITHMS.get(accepted.root.partition(":")[0], XXH3_128)
         try:
-            source = OriginObject(self._snapshot, self.object_id, accepted.chunk_bytes, on_failed=self._on_failed)
+            source = OriginObject(
+                self._snapshot, self.object_id, accepted.chunk_bytes, algorithm, on_failed=self._on_failed
+            )
         except SnapshotError as error:
             self._give_up(error)
             return
         self._object = source
+        if accepted.root:  # relays hold parts of it: not a byte is served before it is known to be the same
+            self._hashing = self._spawn(self._prove(source, accepted.version, accepted.root))
+            return
+        self._serve(source, accepted.version)
+        self._hashing = self._spawn(self._hash(source))
+
+    def _adopt(self, object_id: str) -> None:
+        """The object of a publisher that went away is built anew here: this job goes on under its id."""
+        log.info("%s was announced before and lacks its publisher: going on with object %s", self._what, object_id)
+        self.object_id = self.publication.object_id = self._request.object_id = object_id
+
+    def _serve(self, source: OriginObject, version: int, root: str = "") -> None:
         self._node.catalog.add(source)
         self._node.session.offer(
             ObjectOffer(
                 object_id=self.object_id,
-                version=accepted.version,
+                version=version,
                 payload_bytes=source.manifest.payload_bytes,
                 snapshot_bytes=self._snapshot.snapshot_bytes,
                 chunks_total=source.manifest.chunks_total,
+                root=root,
             )
         )
-        self._hashing = self._spawn(self._hash(source))
 
     async def _compare(self, already: pb.AlreadyPublished, until: float) -> PublicationStatus | None:
         """The version's root was announced before: the same bytes are a success without a byte sent.
@@ -173,10 +191,7 @@ class PublishJob:
             loop = asyncio.get_running_loop()
             self._own_root = await loop.run_in_executor(None, hash_snapshot, self._snapshot, algorithm)
         if self._own_root != already.root:
-            raise VersionConflictError(
-                f"{self._what} exists with other bytes (its root is {already.root}, that of this snapshot "
-                f"{self._own_root}): publish under a newer version"
-            )
+            raise self._other_bytes(already.root, self._own_root)
         status = PublicationStatus.from_message(already.publication)
         if status.state in _SETTLED or status.installed_fraction >= until:
             return status
@@ -192,6 +207,26 @@ class PublishJob:
             self._failure = error  # says more than the reason that was passed on
         else:
             self._node.session.announce_root(self.object_id, root)
+
+    async def _prove(self, source: OriginObject, version: int, root: str) -> None:
+        """Hash it all, and offer it if it is what was announced under this version."""
+        try:
+            own_root = await source.hash()
+        except SnapshotError as error:
+            self._failure = error
+            return
+        if own_root == root:
+            self._serve(source, version, root)
+            return
+        source.close()
+        self.publication.fail(self._other_bytes(root, own_root))
+        self._spawn(self.release())
+
+    def _other_bytes(self, root: str, own_root: str) -> VersionConflictError:
+        return VersionConflictError(
+            f"{self._what} exists with other bytes (its root is {root}, that of this snapshot {own_root}): "
+            "publish under a newer version"
+        )
 
     def _on_failed(self, reason: str) -> None:
         """The source cannot be served any more: it changed, or cannot be read."""

@@ -5,6 +5,8 @@ Holds no publication: who opens it puts sources into `catalog` and offers into `
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 import socket
 from collections.abc import Callable
@@ -15,10 +17,8 @@ import grpc.aio
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
+from chappe.core.probes import ProbeOrder
 from chappe.errors import UsageError
-from chappe.hop.catalog import Catalog
-from chappe.hop.guard import EdgeGuard
-from chappe.hop.limits import TokenBucket
 from chappe.hop.net import (
     COORDINATOR_NAME,
     Address,
@@ -30,10 +30,16 @@ from chappe.hop.net import (
     open_server,
     parse_address,
 )
-from chappe.hop.server import RELAY_SERVICE, RelayService
+from chappe.hop.peering import Peering
+from chappe.hop.push import PushEnd
+from chappe.hop.pushes import PushEdge
+from chappe.hop.server import RELAY_SERVICE
 from chappe.origin.session import OriginSession
 from chappe.units import parse_rate
 from chappe.v1 import coordinator_pb2_grpc
+from chappe.v1.relay_pb2 import EndReason
+
+log = logging.getLogger(__name__)  # a library in somebody's trainer: nothing is printed uninvited
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -103,19 +109,28 @@ def _certificate_name(tls: Tls) -> str:
     return str(names[0].value)
 
 
+def _log_push(edge: PushEdge, end: PushEnd) -> None:
+    log.info("push to %s ended: %s %s", edge.order.child.name, EndReason.Name(end.reason), end.detail)
+
+
 class OriginNode:
     """Open while something is to be published. `on_unwanted`: see OriginSession."""
 
     def __init__(self, settings: OriginSettings, on_unwanted: Callable[[str], None]) -> None:
         self.settings = settings
-        self.catalog = Catalog()
-        self.guard = EdgeGuard(settings.worker_id)
-        self.uplink = TokenBucket(settings.limit_uplink_bytes_per_s) if settings.limit_uplink_bytes_per_s else None
+        self._peering = Peering(
+            settings.worker_id,
+            open_channel=lambda peer: open_channel(parse_address(peer.address), settings.tls, peer.name),
+            spawn=self._keep,
+            on_push_end=_log_push,
+            limit_uplink_bytes_per_s=settings.limit_uplink_bytes_per_s,
+        )
+        self.catalog = self._peering.catalog
         self.closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
         self._on_unwanted = on_unwanted
         self._channel: grpc.aio.Channel | None = None
         self._server: RunningServer | None = None
-        self._service: RelayService | None = None
         self._session: OriginSession | None = None
 
     @property
@@ -141,11 +156,10 @@ class OriginNode:
 
     async def open(self, timeout_s: float) -> None:
         """Listen and join. Raises ConfigError, CoordinatorUnavailableError, RefusedError; close it then."""
-        self._service = RelayService(self.catalog, self.guard, uplink=self.uplink)
         self._server = await open_server(
             self.settings.listen,
             self.settings.tls,
-            {RELAY_SERVICE: self._service.add_to},
+            {RELAY_SERVICE: self._peering.service.add_to},
         )
         self._session = OriginSession(
             worker_id=self.settings.worker_id,
@@ -154,11 +168,30 @@ class OriginNode:
             uplink_bytes_per_s=self.settings.uplink_bytes_per_s,
             open_channel=self._dial,
             coordinator=str(self.settings.coordinator),
-            guard=self.guard,
+            guard=self._peering.guard,
             on_unwanted=self._on_unwanted,
+            on_children=self._peering.assign,
+            on_probe=lambda order: self._keep(f"probe {order.order}", asyncio.create_task(self._probe(order))),
         )
+        self._keep("link reports", asyncio.create_task(self._peering.report_links(self._session.report_links)))
         self._session.start()
         await self._session.ready(timeout_s)
+
+    def _keep(self, name: str, task: asyncio.Task[None]) -> None:
+        task.set_name(name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _probe(self, order: ProbeOrder) -> None:
+        outcome = await self._peering.probe(order)
+        log.info(
+            "probed %s: %s (%.0f bytes/s up, %.0f down)",
+            order.peer.name,
+            outcome.error or "measured",
+            outcome.up_bytes_per_s,
+            outcome.down_bytes_per_s,
+        )
+        self.session.report_probe(outcome)
 
     async def leave(self, timeout_s: float) -> None:
         """Leave the fleet while still serving, so that children are moved before their streams end."""
@@ -169,8 +202,10 @@ class OriginNode:
         """End every stream and stop listening."""
         self.closed = True
         await self.leave(0.0)
-        if self._service is not None:
-            self._service.leave()
+        self._peering.service.leave()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._server is not None:
             await self._server.stop(grace_s)
             self._server = None

@@ -19,12 +19,16 @@ from dataclasses import dataclass, field
 import grpc
 import grpc.aio
 
-from chappe.errors import BadTokenError, CoordinatorUnavailableError, RefusedError
+from chappe.core.events import LinkSample
+from chappe.core.probes import ProbeOrder, ProbeOutcome
+from chappe.errors import BadTokenError, CoordinatorUnavailableError, PeerError, RefusedError
 from chappe.hop.guard import AssignedChild, EdgeGuard
+from chappe.hop.pushes import PushEdge
 from chappe.hop.source import Signal
 from chappe.origin.calls import REFUSED_CODES, retry_delay_s
 from chappe.v1 import coordinator_pb2 as pb
 from chappe.v1 import coordinator_pb2_grpc, relay_pb2
+from chappe.wire.relay_messages import decode_probe_order, decode_pushes, encode_links, encode_probe_outcome
 
 log = logging.getLogger(__name__)  # a library in somebody's trainer: nothing is printed uninvited
 
@@ -68,6 +72,7 @@ class OriginSession:
 
     `open_channel` gives a fresh channel to the coordinator. `on_unwanted` is called with the id of an object that the
     coordinator does not want served any more (superseded, cancelled, or long installed); the offer is gone by then.
+    `on_children` with all whom it may serve, and those of them that it has to dial; `on_probe` with what to measure.
     """
 
     def __init__(
@@ -81,6 +86,8 @@ class OriginSession:
         coordinator: str,
         guard: EdgeGuard,
         on_unwanted: Callable[[str], None],
+        on_children: Callable[[list[AssignedChild], list[PushEdge]], None],
+        on_probe: Callable[[ProbeOrder], None],
     ) -> None:
         self.worker_id, self.name = worker_id, name
         self.run = ""
@@ -92,6 +99,7 @@ class OriginSession:
         self._address, self._uplink_bytes_per_s = address, uplink_bytes_per_s
         self._open_channel, self._coordinator = open_channel, coordinator
         self._guard, self._on_unwanted = guard, on_unwanted
+        self._on_children, self._on_probe = on_children, on_probe
         self._offers: dict[str, ObjectOffer] = {}
         self._failures: dict[str, str] = {}  # the last few: said again on every stream, one may have been lost
         self._outbox: asyncio.Queue[pb.JoinRequest] = asyncio.Queue()
@@ -163,6 +171,13 @@ class OriginSession:
         self._offers.pop(object_id, None)
         self._guard.forget(object_id)
 
+    def report_links(self, samples: tuple[LinkSample, ...]) -> None:
+        """What the hops of this origin have carried."""
+        self._send(encode_links(samples))
+
+    def report_probe(self, outcome: ProbeOutcome) -> None:
+        self._send(encode_probe_outcome(outcome))
+
     def _send(self, message: pb.JoinRequest) -> None:
         if self.joined:  # else it is part of what the next stream begins with
             self._outbox.put_nowait(message)
@@ -182,6 +197,8 @@ class OriginSession:
                     self.failed = RefusedError(
                         f"the coordinator at {self._coordinator} does not take {self.name}: {error.details()}"
                     )
+            except PeerError as error:
+                self._problem = f"it broke the protocol: {error}"
             except RefusedError as error:
                 self.failed = error
                 log.error("%s", error)  # noqa: TRY400  # a traceback would say less
@@ -210,6 +227,8 @@ class OriginSession:
                 case "released":
                     self._released.set()
                     return
+                case "probe":
+                    self._on_probe(decode_probe_order(reply.probe))
                 case _:
                     log.warning(
                         "an unknown message on Join"
@@ -256,7 +275,7 @@ class OriginSession:
         log.info("joined run %s at %s as %s", self.run, self._coordinator, self.name)
 
     def _assigned(self, assignment: pb.Assignment) -> None:
-        self._guard.assign(
+        children = [
             AssignedChild(
                 object_id=edge.object_id,
                 stripe=edge.stripe,
@@ -268,7 +287,11 @@ class OriginSession:
             )
             for edge in assignment.edges
             for slot in edge.children
-        )
+        ]
+        pushes = [
+            PushEdge(edge.object_id, edge.stripe, push) for edge in assignment.edges for push in decode_pushes(edge)
+        ]
+        self._on_children(children, pushes)
         self._epoch = assignment.epoch
         self._outbox.put_nowait(pb.JoinRequest(acknowledge=pb.Acknowledge(epoch=assignment.epoch)))
         wanted = {target.object_id for target in assignment.targets}

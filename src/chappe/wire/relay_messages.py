@@ -5,12 +5,14 @@ What comes down is checked once, here: an object id becomes the name of a direct
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from chappe.core.effects import ChildSlot, PeerRef, Target
-from chappe.core.events import HeldEdge, Holding, ObjectState
+from chappe.core.events import HeldEdge, Holding, LinkSample, ObjectState
 from chappe.core.manifest import OBJECT_ID_CHARS
+from chappe.core.probes import ProbeOrder, ProbeOutcome
 from chappe.core.ranges import Range
 from chappe.core.relay_events import (
     Acknowledge,
@@ -18,6 +20,7 @@ from chappe.core.relay_events import (
     Assigned,
     Assignment,
     EdgeOrder,
+    PushOrder,
     Released,
     ReportConnected,
     ReportHolding,
@@ -59,6 +62,7 @@ class Node:
     downlink_bytes_per_s: float | None = None
     price_per_hour: float | None = None
     rollouts_per_second: float | None = None
+    dialable: bool = True  # False: declared to be out of reach for peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,15 @@ class Refusal:
     reason: str
 
 
-Report = ReportHolding | ReportConnected | ReportLost | Acknowledge | AskToLeave
-Reply = Welcomed | Assigned | Released | Refusal
+@dataclass(frozen=True, slots=True)
+class LinkReport:
+    """What the hops of this node have carried since the last one."""
+
+    samples: tuple[LinkSample, ...]
+
+
+Report = ReportHolding | ReportConnected | ReportLost | Acknowledge | AskToLeave | LinkReport | ProbeOutcome
+Reply = Welcomed | Assigned | Released | Refusal | ProbeOrder
 
 # ---- up ------------------------------------------------------------------------------------------------------------
 
@@ -101,6 +112,7 @@ def encode_hello(
             for edge in edges
         ],
         assignment_epoch=assignment_epoch,
+        dialable=pb.DIALABLE_UNSPECIFIED if node.dialable else pb.DIALABLE_NO,
     )
     return pb.JoinRequest(hello=hello)
 
@@ -143,6 +155,41 @@ def encode_report(report: Report) -> pb.JoinRequest:
             return pb.JoinRequest(acknowledge=pb.Acknowledge(epoch=epoch))
         case AskToLeave():
             return pb.JoinRequest(leaving=pb.Leaving())
+        case LinkReport(samples):
+            return encode_links(samples)
+        case ProbeOutcome():
+            return encode_probe_outcome(report)
+
+
+def encode_links(samples: Iterable[LinkSample]) -> pb.JoinRequest:
+    return pb.JoinRequest(
+        links=pb.LinkReport(
+            samples=[
+                pb.LinkSample(
+                    peer=sample.peer,
+                    sending=sample.sending,
+                    bytes_per_s=sample.bytes_per_s,
+                    busy_s=sample.busy_s,
+                    bytes=sample.bytes,
+                    streams=sample.streams,
+                )
+                for sample in samples
+            ]
+        )
+    )
+
+
+def encode_probe_outcome(outcome: ProbeOutcome) -> pb.JoinRequest:
+    return pb.JoinRequest(
+        probe_result=pb.ProbeResult(
+            order=outcome.order,
+            up_bytes_per_s=outcome.up_bytes_per_s,
+            down_bytes_per_s=outcome.down_bytes_per_s,
+            bytes=outcome.bytes,
+            seconds=outcome.seconds,
+            error=outcome.error,
+        )
+    )
 
 
 def report_key(report: Report) -> tuple[str, ...]:
@@ -152,8 +199,10 @@ def report_key(report: Report) -> tuple[str, ...]:
             return "holding", holding.object_id
         case ReportConnected(edge) | ReportLost(edge):
             return type(report).__name__, edge.object_id, str(edge.stripe), edge.parent
-        case Acknowledge() | AskToLeave():
+        case Acknowledge() | AskToLeave() | LinkReport():
             return (type(report).__name__,)
+        case ProbeOutcome(order):
+            return "probe", order
 
 
 # ---- down ----------------------------------------------------------------------------------------------------------
@@ -175,6 +224,8 @@ def decode_reply(reply: pb.JoinReply) -> Reply:
             return Refusal(reply.refused.reason or "no reason given")
         case "released":
             return Released()
+        case "probe":
+            return decode_probe_order(reply.probe)
         case other:
             raise PeerError(f"a reply {other!r} on Join: is the coordinator of another release?")
 
@@ -212,10 +263,31 @@ def _target(target: pb.Target) -> Target:
     )
 
 
+def decode_probe_order(order: pb.ProbeOrder) -> ProbeOrder:
+    """Raises PeerError."""
+    if not order.order or order.bytes_max == 0 or not 0 < order.seconds_max < 3600:
+        raise PeerError(f"a probe {order.order[:80]!r} of {order.bytes_max} bytes, {order.seconds_max} s")
+    return ProbeOrder(
+        order.order, _peer(order.peer), order.token.SerializeToString(), order.bytes_max, order.seconds_max
+    )
+
+
+def decode_pushes(edge: pb.Edge) -> tuple[PushOrder, ...]:
+    """The children of this edge's node that it has to dial. Raises PeerError."""
+    return tuple(
+        PushOrder(_peer(c.child), c.slot, c.generation, c.epoch, c.token.SerializeToString())
+        for c in edge.children
+        if c.dialer == pb.DIALER_PARENT
+    )
+
+
 def _edge(edge: pb.Edge) -> EdgeOrder:
-    if edge.dialer == pb.DIALER_PARENT:
-        raise PeerError("an edge on which the parent dials: this release of relayd only dials its parent itself")
-    parent = Source(_peer(edge.parent), edge.token.SerializeToString()) if edge.HasField("parent") else None
+    parent = None
+    if edge.HasField("parent"):
+        dials = edge.dialer == pb.DIALER_PARENT
+        parent = Source(_peer(edge.parent), edge.token.SerializeToString(), dials)
+    if not 0 <= edge.expected_bytes_per_s < math.inf:
+        raise PeerError(f"an edge that is expected to carry {edge.expected_bytes_per_s} bytes per second")
     return EdgeOrder(
         _object_id(edge.object_id),
         edge.stripe,
@@ -223,6 +295,8 @@ def _edge(edge: pb.Edge) -> EdgeOrder:
         parent,
         tuple(Source(_peer(other.parent), other.token.SerializeToString()) for other in edge.fallbacks),
         tuple(ChildSlot(_peer(c.child), c.slot, c.generation, c.epoch) for c in edge.children),
+        decode_pushes(edge),
+        edge.expected_bytes_per_s,
     )
 
 

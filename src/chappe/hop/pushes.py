@@ -1,0 +1,126 @@
+"""The children that this node has to dial, because they cannot dial it: keeps one call open to each.
+
+Decides only when to call again. Who the children are is the coordinator's word, whether one may be served the guard's.
+
+    assign ──▶ dial ──▶ serve until it ends ──▶ wait (longer after each failure in a row, with jitter) ──▶ dial
+                 └── named no more: the running call goes on, as a child that has moved leaves by itself or is evicted
+
+A child that has everything is called again now and then: what rots there it can ask for in no other way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import grpc.aio
+
+from chappe.core.effects import PeerRef
+from chappe.core.relay_events import PushOrder
+from chappe.errors import UsageError
+from chappe.hop.catalog import Catalog
+from chappe.hop.guard import EdgeGuard
+from chappe.hop.limits import TokenBucket
+from chappe.hop.push import PushEnd, push
+from chappe.hop.stream import StreamBook
+from chappe.v1.relay_pb2 import EdgeToken, EndReason
+
+RETRY_S_MIN = 0.05
+RETRY_S_MAX = 2.0
+COMPLETE_RETRY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class PushEdge:
+    object_id: str
+    stripe: int
+    order: PushOrder
+
+    @property
+    def identity(self) -> tuple[str, int, int, PeerRef, int]:
+        """What makes it another call; a newer epoch or token is only used for the next one."""
+        return self.object_id, self.stripe, self.order.slot, self.order.child, self.order.generation
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    edge: PushEdge | None  # None: not to be dialled again
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Pushes:
+    """One per node. `on_end` hears of every call that came to something new."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        guard: EdgeGuard,
+        streams: StreamBook,
+        open_channel: Callable[[PeerRef], grpc.aio.Channel],
+        spawn: Callable[[str, asyncio.Task[None]], None],
+        on_end: Callable[[PushEdge, PushEnd], None],
+        uplink: TokenBucket | None = None,
+    ) -> None:
+        """`spawn` keeps the task, names it, and cancels it when the node stops."""
+        self._catalog, self._guard, self._streams = catalog, guard, streams
+        self._open_channel, self._spawn, self._on_end = open_channel, spawn, on_end
+        self._uplink = uplink
+        self._calls: dict[tuple[str, int, int, PeerRef, int], _Call] = {}
+
+    def assign(self, edges: Iterable[PushEdge]) -> None:
+        """Replace what is known: all children to dial, of all objects."""
+        wanted = {edge.identity: edge for edge in edges}
+        for identity in [identity for identity in self._calls if identity not in wanted]:
+            call = self._calls.pop(identity)
+            call.edge = None
+            call.changed.set()
+        for identity, edge in wanted.items():
+            known = self._calls.get(identity)
+            if known is None:
+                call = self._calls[identity] = _Call(edge)
+                task = asyncio.create_task(self._keep(call))
+                self._spawn(f"push {edge.object_id} to {edge.order.child.name}", task)
+            elif known.edge != edge:
+                known.edge = edge
+                known.changed.set()
+
+    async def _keep(self, call: _Call) -> None:
+        failures = 0
+        said = None
+        while (edge := call.edge) is not None:
+            call.changed.clear()
+            end = await self._push(edge)
+            if end is not None and end != said:
+                self._on_end(edge, end)
+            said = end
+            complete = end is not None and end.reason == EndReason.END_REASON_COMPLETE
+            failures = 0 if complete else failures + 1
+            base_s = COMPLETE_RETRY_S if complete else min(RETRY_S_MAX, RETRY_S_MIN * 2.0 ** min(failures - 1, 8))
+            try:
+                async with asyncio.timeout(base_s * random.uniform(0.5, 1.5)):  # noqa: S311
+                    await call.changed.wait()
+                failures = 0
+            except TimeoutError:
+                continue
+
+    async def _push(self, edge: PushEdge) -> PushEnd | None:
+        """None while the object is not here."""
+        source = self._catalog.get(edge.object_id)
+        if source is None:
+            return None
+        try:
+            async with self._open_channel(edge.order.child) as channel:
+                return await push(
+                    channel,
+                    source,
+                    edge.stripe,
+                    EdgeToken.FromString(edge.order.token),
+                    self._guard,
+                    uplink=self._uplink,
+                    streams=self._streams,
+                )
+        except UsageError as error:  # an address that is none
+            return PushEnd(EndReason.END_REASON_UNSPECIFIED, str(error))
