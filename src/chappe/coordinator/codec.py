@@ -27,6 +27,7 @@ _RATE_LIMIT = 1e13  # bytes/s; a peer's infinity or nonsense must not plan chain
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _ROOT = re.compile(r"[a-z0-9_]{1,32}:[0-9a-f]{16,128}")
+_SAMPLES_MAX = 10_000  # of one report: an origin of a star has as many hops as the fleet has relays
 _TEXT_CHARS = 2000  # of a reason: for people, shown in status and kept in the state
 
 _OBJECT_STATES = {
@@ -187,10 +188,38 @@ def decode_join(message: pb.JoinRequest, hello: events.Hello) -> events.Event | 
             )
         case "leaving":
             return events.LeaveRequested(worker_id, session)
+        case "links":
+            samples = tuple(_sample(sample) for sample in message.links.samples[:_SAMPLES_MAX])
+            return events.LinksMeasured(worker_id, session, samples)
+        case "probe_result":
+            return _probe_ended(message.probe_result, worker_id, session)
         case "hello":
             raise PeerError("a second Hello on one stream: open a new stream instead")
         case _:
             raise PeerError("an empty or unknown message on Join")
+
+
+def _sample(sample: pb.LinkSample) -> events.LinkSample:
+    return events.LinkSample(
+        _identifier(sample.peer, "peer"),
+        sample.sending,
+        _rate(sample.bytes_per_s, "bytes_per_s") or 0.0,
+        _number(sample.busy_s, "busy_s") or 0.0,
+        max(1, sample.streams),
+        sample.bytes,
+    )
+
+
+def _probe_ended(result: pb.ProbeResult, worker_id: str, session: int) -> events.ProbeEnded:
+    return events.ProbeEnded(
+        worker_id,
+        session,
+        result.order[:_TEXT_CHARS],
+        _rate(result.up_bytes_per_s, "up_bytes_per_s"),
+        _rate(result.down_bytes_per_s, "down_bytes_per_s"),
+        _number(result.seconds, "seconds") or 0.0,
+        result.error[:_TEXT_CHARS],
+    )
 
 
 def _held_edge(edge: pb.ParentConnected | pb.ParentLost) -> events.HeldEdge:
