@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bench.fleet import ShapedFleet, Worker, flip_byte
 from bench.links import Link
@@ -31,9 +32,30 @@ class Scene:
     payload_bytes: int
 
 
+Line = dict[str, Any]
+_NO_DECISIONS = frozenset(
+    {"session_lost", "parent_lost", "lease_lapsed", "fraction_installed", "root_announced", "closed", "ended"}
+)
+
+
+def first_decision(lines: Sequence[Line]) -> Line | None:
+    """What the coordinator did first; that it noticed something is not yet that."""
+    return next((x for x in lines if x["who"] == "coordinator" and x["event"] not in _NO_DECISIONS), None)
+
+
+def last_joined(lines: Sequence[Line]) -> Line | None:
+    return next((x for x in reversed(lines) if x["event"] == "joined"), None)
+
+
+def rot_met(lines: Sequence[Line]) -> Line | None:
+    """A child found the chunk to be wrong."""
+    return next((x for x in lines if x.get("reason") == "corrupt"), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`watched`: whose reception tells when the segment receives again. `echo_s`: what ECHO-2 took for it."""
+    """`watched`: whose reception tells when the segment receives again. `answer`: the line of the daemons' logs, all of
+    them after the fault, that is the fleet's answer to it. `echo_s`: what ECHO-2 took."""
 
     key: str
     title: str
@@ -42,6 +64,7 @@ class Case:
     watched: Callable[[Chains, str], list[str]]
     aim: str
     echo_s: float | None = None
+    answer: Callable[[Sequence[Line]], Line | None] = first_decision
     dies: bool = False
     joins: bool = False
 
@@ -119,12 +142,17 @@ async def _rot(scene: Scene) -> None:
 
 CASES = (
     Case("relay-drops", "relay drops (SIGKILL)", _kill, second, behind, "1 s, T within 5 %", 312, dies=True),
-    Case(
-        "relay-blackholed", "relay blackholed (link down)", _blackhole, second, behind, "stall timeout + 1 s", dies=True
-    ),
+    Case("relay-blackholed", "relay blackholed", _blackhole, second, behind, "stall timeout + 1 s", dies=True),
     Case("relay-halves", "relay's uplink halves", _halve_uplink, second, behind, "demoted in 10 s", 312),
-    Case("worker-drops", "tail worker drops (SIGKILL)", _kill, tail, others, "nobody else waits", 240, dies=True),
-    Case("worker-halves", "tail's downlink halves", _halve_downlink, tail, itself, "nobody else waits", 240),
-    Case("coordinator", "coordinator killed, restarted", _restart_coordinator, second, everybody, "bytes go on"),
-    Case("rot", "stored chunk rots at a relay", _rot, shortest_tail, joiner, "one chunk again", joins=True),
+    Case("worker-drops", "tail worker drops (SIGKILL)", _kill, tail, others, "no other waits", 240, dies=True),
+    Case("worker-halves", "tail's downlink halves", _halve_downlink, tail, itself, "no other waits", 240),
+    Case(
+        *("coordinator", "coordinator killed, restarted", _restart_coordinator, second, everybody, "bytes go on"),
+        answer=last_joined,
+    ),
+    Case(
+        *("rot", "stored chunk rots at a relay", _rot, shortest_tail, joiner, "one chunk again"),
+        answer=rot_met,
+        joins=True,
+    ),
 )

@@ -13,14 +13,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bench.curves import complete_s, longest_silence, rate, receiving_again_s
-from bench.faultcases import JOINER, Case, Chains, Scene
+from bench.curves import Curve, complete_s, longest_silence, rate, receiving_again_s
+from bench.faultcases import JOINER, Case, Chains, Line, Scene, rot_met
 from bench.fleet import Scraper, ShapedFleet, Worker, digests
 from bench.links import Link
 from chappe.cli.process import FleetError, Process
@@ -29,10 +29,8 @@ SAMPLE_S = 0.1
 SLOW_EVERY = 5
 BEFORE_S = 3.0
 """The rate before the fault is taken over so long."""
-DECISIONS_KEPT = 60
-_NOT_DECISIONS = frozenset(
-    {"session_lost", "parent_lost", "lease_lapsed", "fraction_installed", "root_announced", "closed", "ended"}
-)
+LINES_KEPT = 80
+_EVERY_RUN = frozenset({("fetch_ended", "complete"), ("landed", "installed")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +62,12 @@ class Run:
     others_silence_s: float | None = None  # the longest of the living that are not watched
     received_bytes: dict[str, float] = field(default_factory=dict)
     wire_received_bytes: dict[str, int] = field(default_factory=dict)
-    first_decision: str | None = None
-    first_decision_s: float | None = None
+    t_others_s: float | None = None  # until all but the victim had it
+    answer: str | None = None
+    answer_s: float | None = None  # after the fault
     identical: bool = False
     error: str | None = None
-    log: list[dict[str, Any]] = field(default_factory=list)  # what daemons said after the fault
+    log: list[Line] = field(default_factory=list)  # what daemons said after the fault
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -146,7 +145,7 @@ async def _broadcast(run: Run, case: Case | None, setup: Setup, fleet: ShapedFle
         ended = asyncio.create_task(publish.output())
         async with asyncio.timeout(setup.timeout_s):
             await _unless_ended(publish, ended, sampler.until_mean(0.02 * setup.payload_bytes))
-            run.chains = (await fleet.status())["publications"][0]["chains"]
+            run.chains = await fleet.planned_chains()
             if case is not None:
                 run.victim = case.victim(run.chains)
                 sampler.closely.update(_chain_of(run.chains, run.victim))
@@ -172,13 +171,23 @@ async def _broadcast(run: Run, case: Case | None, setup: Setup, fleet: ShapedFle
         await asyncio.gather(sampling, return_exceptions=True)
     await asyncio.to_thread(sampler._sample, list(sampler.curves))
     sampler.close()
-    run.log = list(_after(fleet.directory / "logs", fault_s))[:DECISIONS_KEPT] if run.fault_after_s else []
+    silenced = {run.victim} if case is not None and case.dies else set()  # tries and tries, and nobody hears it
+    run.log = [line for line in _after(fleet.directory / "logs", fault_s) if line["who"] not in silenced][:LINES_KEPT]
     _outcome(run, publish, output)
     _measure(run, case, sampler, setup, fault_s)
     run.living = [n for n in sampler.curves if fleet.processes[n].returncode is None and n != _gone(case, run)]
     run.received_bytes = {name: size for name, size in sampler.received().items() if name in run.living}
     run.wire_received_bytes = {name: fleet.host(name).counters()[1] for name in run.living}
+    _count_others(run, sampler.curves)
     run.identical = await asyncio.to_thread(_identical, fleet, setup.snapshot, run.living)
+
+
+def _count_others(run: Run, curves: Mapping[str, Curve]) -> None:
+    total_s = run.t_bcast_s.get("1.0")
+    done = {name: complete_s(curves[name]) for name in run.living if curves[name]}
+    rest = [time for name, time in done.items() if name != run.victim]
+    if total_s is not None and rest:
+        run.t_others_s = total_s - (max(done.values()) - max(rest))
 
 
 def _gone(case: Case | None, run: Run) -> str | None:
@@ -234,36 +243,35 @@ def _measure(run: Run, case: Case | None, sampler: Sampler, setup: Setup, fault_
     run.silence_s = max((w["silence_s"] or 0.0 for w in run.watched.values()), default=None)
     rest = [n for n in sampler.curves if n not in watched and n != run.victim and len(sampler.curves[n]) > 1]
     run.others_silence_s = max((longest_silence(sampler.curves[n], fault_s)[1] for n in rest), default=None)
-    said = (line for line in run.log if line["who"] == "coordinator" and line["event"] not in _NOT_DECISIONS)
-    decision = next(said, None)
-    if decision is not None:
-        run.first_decision_s = decision["after_s"]
-        run.first_decision = f"{decision['event']} {decision.get('reason', '')}".strip()
+    answer = case.answer(run.log) if case is not None else None
+    if answer is not None:
+        run.answer_s = answer["after_s"]
+        run.answer = f"{answer['event']} {answer.get('reason', '')}".strip()
 
 
 def _met(run: Run, fault_s: float) -> float:
-    """When the rotted chunk was met. Raises FleetError when nobody read it: then the run measured nothing."""
-    for line in run.log:
-        if line["who"] == JOINER and line.get("reason") == "corrupt":
-            return fault_s + float(line["after_s"])
-    run.error = run.error or "nobody read the rotted chunk"
-    return fault_s
+    """When the rotted chunk was met. Without that, the run has measured nothing."""
+    met = rot_met(run.log)
+    if met is None:
+        run.error = run.error or "nobody read the rotted chunk"
+        return fault_s
+    return fault_s + float(met["after_s"])
 
 
-def _after(logs: Path, fault_s: float) -> Iterator[dict[str, Any]]:
+def _after(logs: Path, fault_s: float) -> list[Line]:
     """The daemons' decisions after the fault, in the order of their times."""
     lines = [line for path in logs.glob("*.log") for line in _lines(path, fault_s)]
-    return iter(sorted(lines, key=lambda line: line["after_s"]))
+    return sorted(lines, key=lambda line: line["after_s"])
 
 
-def _lines(path: Path, fault_s: float) -> Iterator[dict[str, Any]]:
+def _lines(path: Path, fault_s: float) -> Iterator[Line]:
     for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             line = json.loads(text)
         except ValueError:
             continue
         after_s = datetime.fromisoformat(line.pop("timestamp")).timestamp() - fault_s
-        if after_s >= 0:
+        if after_s >= 0 and (line.get("event"), line.get("reason")) not in _EVERY_RUN:
             line.pop("level", None)
             yield {"after_s": round(after_s, 3), "who": path.stem, **line}
 

@@ -38,7 +38,7 @@ class FaultSettings(Settings):
     """What is broadcast, over which links, and what happens."""
 
     only: tuple[str, ...] = ()
-    """Only these faults (after the undisturbed run): see the rows' keys; may be repeated."""
+    """Only these faults (after the undisturbed runs): see the rows' keys; may be repeated."""
     workers: int = 8
     """Relays, in chains of workers / chains."""
     chains: int = 2
@@ -47,6 +47,8 @@ class FaultSettings(Settings):
     """A worker's link, up and down. Slow links keep the CPU out of the figures."""
     broadcast_s: float = 40.0
     """About how long the undisturbed broadcast takes: the payload follows from it."""
+    undisturbed: int = 2
+    """Runs in which nothing happens; the others are held against their mean. They tell the noise."""
     scale: float = 1.0
     """Of that time: 0.25 makes runs of 10 s, in which a fault weighs four times as much."""
     output: Path | None = None
@@ -85,11 +87,12 @@ def faults(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A run beside the undisturbed one."""
+    """A run beside the undisturbed ones."""
 
     case: Case | None
     run: Run
     t_ratio: float | None
+    others_ratio: float | None
     twice_bytes: float | None
     wire_extra_bytes: float | None
 
@@ -98,6 +101,7 @@ class Row:
         said = {} if case is None else {"title": case.title, "aim": case.aim, "echo_s": case.echo_s}
         ratios = {
             "t_bcast_ratio": self.t_ratio,
+            "t_others_ratio": self.others_ratio,
             "bytes_received_twice": self.twice_bytes,
             "wire_extra_bytes": self.wire_extra_bytes,
         }
@@ -119,44 +123,50 @@ async def _session(settings: FaultSettings, cases: Sequence[Case]) -> Report:
         payload = sum(path.stat().st_size for path in snapshot.rglob("*") if path.is_file())
         trainer = Link(up_bytes_per_s=settings.chains * settings.rate)
         setup = Setup(snapshot, payload, settings.workers, link, trainer, timeout_s=60.0 + 4 * planned_s)
-        rows: list[Row] = []
-        for case in (None, *cases):
-            print(f"{case.key if case else 'undisturbed'} ...", file=sys.stderr, flush=True)
+        runs: list[tuple[Case | None, Run]] = []
+        for case in (*[None] * settings.undisturbed, *cases):
+            print(f"{case.title if case else 'undisturbed'} ...", file=sys.stderr, flush=True)
             run = await run_case(case, setup, settings.logs)
-            rows.append(beside(case, run, rows[0].run if rows else run))
+            runs.append((case, run))
             print(f"  T(1.0) {_s(run.t_bcast_s.get('1.0'))} {run.error or ''}", file=sys.stderr, flush=True)
+        calm = [run for case, run in runs if case is None and run.error is None]
+        rows = [beside(case, run, calm) for case, run in runs]
         return Report(rows, payload)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def beside(case: Case | None, run: Run, undisturbed: Run) -> Row:
-    """What it took and sent more than the undisturbed run. Framing is taken from that run, per byte of payload."""
-    now, then = run.t_bcast_s.get("1.0"), undisturbed.t_bcast_s.get("1.0")
-    ratio = now / then if now and then else None
-    twice = wire = None
-    if run.received_bytes and undisturbed.received_bytes and run.error is None:
-        expected = statistics.median(undisturbed.received_bytes.values())
-        twice = sum(max(0.0, size - expected) for size in run.received_bytes.values())
-        expected = statistics.fmean(undisturbed.wire_received_bytes.values())
-        wire = sum(run.wire_received_bytes.values()) - expected * len(run.wire_received_bytes)
-    return Row(case, run, ratio, twice, wire)
+def beside(case: Case | None, run: Run, calm: Sequence[Run]) -> Row:
+    """What it took and sent more than the undisturbed runs. What framing adds to the payload is taken from them."""
+    if not calm or run.error is not None:
+        return Row(case, run, None, None, None, None)
+    usual_s = statistics.fmean(t for other in calm if (t := other.t_bcast_s["1.0"]) is not None)
+    total_s = run.t_bcast_s.get("1.0")
+    received = statistics.median(size for other in calm for size in other.received_bytes.values())
+    wire = statistics.fmean(size for other in calm for size in other.wire_received_bytes.values())
+    return Row(
+        case,
+        run,
+        None if total_s is None else total_s / usual_s,
+        None if run.t_others_s is None else run.t_others_s / usual_s,
+        sum(max(0.0, size - received) for size in run.received_bytes.values()),
+        sum(size - wire for size in run.wire_received_bytes.values()),
+    )
 
 
 def show(report: Report, settings: FaultSettings) -> None:
-    columns = ("fault at half of the bytes", "receiving again", "longest silence", "first decision", "sent twice")
-    table = Table(*columns, "T(1.0) of the living", "undisturbed", "aim", "ECHO-2", title="What a fault costs")
+    columns = ("fault at half of the bytes", "receiving again", "silent for", "the fleet's answer", "sent twice")
+    table = Table(*columns, "T(1.0) of the living", "all others", "aim", "ECHO-2", title="What a fault costs")
     for row in report.rows:
         run, case = row.run, row.case
-        decision = f"{_s(run.first_decision_s)} {run.first_decision}" if case and run.first_decision else ""
         table.add_row(
-            case.title if case else "none (undisturbed)",
+            case.title if case else "none",
             _s(run.receiving_again_s) if case else "",
             _s(run.silence_s),
-            decision,
+            f"{_s(run.answer_s)} {run.answer}" if run.answer else "",
             "" if row.twice_bytes is None or case is None else format_size(row.twice_bytes),
-            run.error or _s(run.t_bcast_s.get("1.0")),
-            f"x {row.t_ratio:.3f}" if row.t_ratio else "",
+            run.error or f"{_s(run.t_bcast_s.get('1.0'))} {_x(row.t_ratio)}",
+            _x(row.others_ratio) if case else "",
             case.aim if case else "",
             f"{case.echo_s:g} s" if case and case.echo_s else "",
         )
@@ -167,6 +177,10 @@ def show(report: Report, settings: FaultSettings) -> None:
         f"{settings.workers} workers, {settings.chains} chains, {format_rate(settings.rate)} each way,"
         f" {format_size(report.payload_bytes)}; copies: {'all identical' if not wrong else 'WRONG in ' + str(wrong)}"
     )
+
+
+def _x(ratio: float | None) -> str:
+    return "" if ratio is None else f"(x {ratio:.3f})"
 
 
 def _s(seconds: float | None) -> str:

@@ -200,6 +200,11 @@ class ShapedFleet:
         status: Status = json.loads(output)
         return status
 
+    async def planned_chains(self) -> list[list[str]]:
+        """The first publication's chains as they were laid out: what the coordinator logged of it."""
+        line = await self.processes["coordinator"].logged(lambda line: line.get("event") == "planned")
+        return [chain.split(",") for chain in line["chains"]]
+
     async def wait_joined(self, names: Iterable[str]) -> None:
         wanted = set(names)
         async with asyncio.timeout(JOIN_TIMEOUT_S):

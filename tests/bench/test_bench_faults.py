@@ -1,0 +1,163 @@
+"""The fault table: its arithmetic on curves and rows, who is hit, and a small run on real daemons."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import faultcases
+from bench.__main__ import main
+from bench.curves import bytes_at, complete_s, longest_silence, rate, receiving_again_s
+from bench.faultrun import Run, Setup, run_case
+from bench.faults import beside
+from bench.fleet import Scraper, digests, flip_byte, make_snapshot
+from bench.links import Link, Network, unavailable_reason
+from bench.results import write_results
+
+CASES = {case.key: case for case in faultcases.CASES}
+CHAINS = [["a", "b", "c", "d"], ["e", "f", "g"]]
+needs_links = pytest.mark.skipif(unavailable_reason() is not None, reason=unavailable_reason() or "")
+
+
+def curve(*pieces: tuple[float, float]) -> list[tuple[float, float]]:
+    """Samples every 0.1 s; each piece is (seconds, bytes per second)."""
+    found, size = [(0.0, 0.0)], 0.0
+    for seconds, bytes_per_s in pieces:
+        for _ in range(round(seconds * 10)):
+            size += bytes_per_s / 10
+            found.append((round(len(found) / 10, 1), size))
+    return found
+
+
+def test_bytes_and_rates_between_samples() -> None:
+    line = curve((2, 100))
+    assert bytes_at(line, 0.55) == pytest.approx(55)
+    assert bytes_at(line, -1) == 0
+    assert bytes_at(line, 9) == pytest.approx(200)
+    assert rate(line, 0.5, 1.5) == pytest.approx(100)
+    assert complete_s(curve((2, 100), (3, 0))) == pytest.approx(2)
+
+
+def test_a_relay_that_was_cut_off_receives_again_when_bytes_come_and_go_on_coming() -> None:
+    cut = curve((10, 100), (1.5, 0), (10, 100))
+    assert longest_silence(cut, 10) == pytest.approx((10, 1.6))
+    again = receiving_again_s(cut, 10, 100)
+    assert again is not None
+    assert 1.3 <= again <= 1.5
+
+
+def test_what_was_on_its_way_when_the_parent_died_is_no_repair() -> None:
+    again = receiving_again_s(curve((10, 100), (0.5, 100), (2, 0), (10, 100)), 10, 100)
+    assert again is not None
+    assert 2.2 <= again <= 2.5
+
+
+def test_half_of_the_rate_is_not_receiving_again() -> None:
+    assert receiving_again_s(curve((10, 100), (20, 50)), 10, 100) is None
+    assert receiving_again_s(curve((10, 100), (5, 50), (10, 100)), 10, 100) == pytest.approx(4.9, abs=0.11)
+
+
+def test_an_undisturbed_relay_never_stopped() -> None:
+    steady = curve((20, 100), (5, 0))
+    assert receiving_again_s(steady, 10, 100) == 0
+    assert longest_silence(steady, 10)[1] == pytest.approx(0.1)  # what follows the last byte is none
+
+
+@pytest.mark.parametrize(
+    ("key", "victim", "watched"),
+    [
+        ("relay-drops", "b", ["c", "d"]),
+        ("relay-blackholed", "b", ["c", "d"]),
+        ("relay-halves", "b", ["c", "d"]),
+        ("worker-drops", "d", ["a", "b", "c", "e", "f", "g"]),
+        ("worker-halves", "d", ["d"]),
+        ("coordinator", "b", ["a", "b", "c", "d", "e", "f", "g"]),
+        ("rot", "g", [faultcases.JOINER]),
+    ],
+)
+def test_who_is_hit_and_who_is_watched(key: str, victim: str, watched: list[str]) -> None:
+    case = CASES[key]
+    assert case.victim(CHAINS) == victim
+    assert case.watched(CHAINS, victim) == watched
+
+
+def test_a_row_counts_what_it_received_more_than_the_undisturbed_run() -> None:
+    calm = Run("undisturbed", t_bcast_s={"1.0": 40.0}, received_bytes={"a": 1010, "b": 1010})
+    calm.wire_received_bytes = {"a": 1100, "b": 1120}
+    hit = Run("relay-drops", t_bcast_s={"1.0": 42.0}, received_bytes={"b": 1074}, wire_received_bytes={"b": 1200})
+    hit.t_others_s = 41.0
+    row = beside(CASES["relay-drops"], hit, [calm])
+    assert row.t_ratio == pytest.approx(1.05)
+    assert row.others_ratio == pytest.approx(1.025)
+    assert row.twice_bytes == 64
+    assert row.wire_extra_bytes == pytest.approx(90)
+    hit.error = "did not finish"
+    assert beside(CASES["relay-drops"], hit, [calm]).twice_bytes is None
+
+
+def test_the_answer_to_a_fault_is_found_in_the_logs() -> None:
+    lines = [
+        {"who": "w5", "event": "parent_lost", "reason": "broken"},
+        {"who": "coordinator", "event": "session_lost", "reason": ""},
+        {"who": "w2", "event": "joined"},
+        {"who": "coordinator", "event": "segment_rebuilt", "reason": "session_lost"},
+        {"who": "w1", "event": "joined"},
+    ]
+    assert CASES["relay-drops"].answer(lines) is lines[3]
+    assert CASES["coordinator"].answer(lines) is lines[4]
+    assert CASES["rot"].answer(lines) is None
+
+
+def test_rot_is_one_bit(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(bytes(100))
+    before = digests(tmp_path)
+    flip_byte(tmp_path / "f", 50)
+    assert (tmp_path / "f").read_bytes() == bytes(50) + b"\1" + bytes(49)
+    assert digests(tmp_path) != before
+
+
+def test_results_say_what_ran(tmp_path: Path) -> None:
+    write_results(tmp_path / "new" / "x.json", "x", {"rate": 1}, [{"t": 2.0}])
+    report = json.loads((tmp_path / "new" / "x.json").read_text())
+    assert report["runs"] == [{"t": 2.0}]
+    assert report["environment"]["packages"]["grpcio"]
+    assert report["environment"]["cores"] >= 1
+
+
+def test_an_unknown_fault_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["faults", "--only", "earthquake"])
+    assert end.value.code == 2
+    assert "relay-blackholed" in capsys.readouterr().err
+
+
+@pytest.mark.shaped
+@needs_links
+def test_nobody_answers_in_an_empty_namespace() -> None:
+    with Network() as network:
+        network.host("a")
+        assert Scraper(network.namespace("a")).read() is None
+        assert Scraper("no-such-namespace").read() is None
+
+
+@pytest.mark.shaped
+@needs_links
+@pytest.mark.timeout(300)
+async def test_a_relay_dies_in_a_small_fleet(tmp_path: Path) -> None:
+    rate = 2.5e6
+    snapshot = make_snapshot(tmp_path / "model", 15_000_000)
+    payload = sum(path.stat().st_size for path in snapshot.iterdir())
+    link, trainer = Link(rate, rate), Link(up_bytes_per_s=rate)
+    run = await run_case(CASES["relay-drops"], Setup(snapshot, payload, 3, link, trainer, 120.0), tmp_path / "logs")
+    assert run.error is None
+    assert run.identical
+    assert [len(chain) for chain in run.chains] == [3]
+    assert run.victim == run.chains[0][1]
+    assert run.lost == [run.victim]
+    assert sorted(run.living) == sorted(set(run.chains[0]) - {run.victim})
+    assert run.t_bcast_s["1.0"] is not None
+    assert list(run.watched) == [run.chains[0][2]]
+    assert {"segment_rebuilt", "lost"} <= {line["event"] for line in run.log if line["who"] == "coordinator"}
+    assert (tmp_path / "logs" / "relay-drops" / "coordinator.log").exists()
