@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from chappe.hop.meter import HopMeter
+from chappe.hop.meter import FILL_S, HopMeter, HopMeters
 
 
 def test_nothing_measured_is_not_zero() -> None:
@@ -47,3 +47,76 @@ def test_the_gauge_falls_to_zero_when_nothing_flows() -> None:
     meter.record(1000, 1.0)
     assert meter.current_bytes_per_s(2.0) == pytest.approx(1000, rel=0.2)
     assert meter.current_bytes_per_s(5.0) == 0.0
+
+
+def test_what_goes_into_buffers_says_nothing_about_the_link() -> None:
+    meter = HopMeter()
+    meter.start(0.0)
+    meter.record(1_000_000, 0.001)  # as fast as memory
+    assert meter.linked_bytes_per_s() is None
+    for i in range(1, 31):
+        meter.record(1000, FILL_S + i * 0.1)
+    assert meter.linked_bytes_per_s() == pytest.approx(10_000, rel=0.05)
+    assert meter.linked_s == pytest.approx(3.0, rel=0.05)
+
+
+def test_a_hop_that_always_catches_up_measures_nothing() -> None:
+    meter = HopMeter()
+    for i in range(100):
+        meter.start(i * 0.1)
+        meter.record(1000, i * 0.1 + 0.001)
+        meter.idle(i * 0.1 + 0.001)
+    assert meter.bytes_total == 100_000
+    assert meter.linked_bytes_per_s() is None
+
+
+def test_a_message_that_is_long_on_its_way_counts_by_its_share() -> None:
+    meter = HopMeter()
+    meter.start(0.0)
+    meter.record(4000, 4 * FILL_S)
+    assert meter.linked_bytes == 3000
+    assert meter.linked_bytes_per_s() == pytest.approx(4000 / (4 * FILL_S))
+
+
+def _busy(meter: HopMeter, begin_s: float, seconds: float, bytes_per_s: int) -> None:
+    meter.start(begin_s)
+    for i in range(1, int(seconds * 10) + 1):
+        meter.record(bytes_per_s // 10, begin_s + i / 10)
+
+
+def test_samples_tell_what_has_moved_since_the_last_ones() -> None:
+    meters = HopMeters(sending=True)
+    assert meters.take_samples() == []
+    assert not meters.flowing
+    with meters.measure("w1", HopMeter()) as one, meters.measure("w2", HopMeter()) as two:
+        assert meters.flowing
+        assert meters.take_samples() == []  # nothing has flowed
+        _busy(one, 0.0, 2.0, 5000)
+        _busy(two, 0.0, 2.0, 1000)
+        samples = {sample.peer: sample for sample in meters.take_samples()}
+        assert set(samples) == {"w1", "w2"}
+        assert samples["w1"].bytes_per_s == pytest.approx(5000, rel=0.05)
+        assert samples["w1"].bytes == 10_000
+        assert samples["w1"].busy_s == pytest.approx(2.0 - FILL_S, rel=0.05)
+        assert {(s.streams, s.sending) for s in samples.values()} == {(2, True)}
+        _busy(two, 2.0, 2.0, 3000)
+        (sample,) = meters.take_samples()
+        assert (sample.peer, sample.streams, sample.bytes) == ("w2", 1, 6000)
+        assert sample.bytes_per_s == pytest.approx(3000, rel=0.01)
+        one.record(7, 4.1)
+    (last,) = meters.take_samples()  # of a stream that has ended meanwhile
+    assert (last.peer, last.bytes) == ("w1", 7)
+    assert meters.take_samples() == []
+    assert meters.bytes_total == 10_000 + 2000 + 6000 + 7
+    assert not meters.flowing
+
+
+def test_two_streams_of_one_peer_are_one_hop() -> None:
+    meters = HopMeters(sending=False)
+    for begin_s in (0.0, 10.0):
+        with meters.measure("w1", HopMeter()) as meter:
+            _busy(meter, begin_s, 1.0, 1000)
+    (sample,) = meters.take_samples()
+    assert (sample.peer, sample.sending, sample.bytes) == ("w1", False, 2000)
+    assert sample.busy_s == pytest.approx(2 * (1.0 - FILL_S))
+    assert sample.bytes_per_s == pytest.approx(1000, rel=0.05)
