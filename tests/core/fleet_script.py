@@ -48,7 +48,7 @@ class Party:
 
 class Script:
     def __init__(self) -> None:
-        self.config = FleetConfig("run")
+        self.config = FleetConfig("run", probes=False)
         self.fleet = Fleet(self.config)
         self.history = History()
         self.now = 100.0

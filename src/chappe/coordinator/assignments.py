@@ -14,6 +14,8 @@ from chappe.v1 import relay_pb2
 
 _KIND_NUMBERS = {name: number for number, name in KINDS.items()}
 
+_DIALERS = {effects.Dialer.CHILD: pb.DIALER_CHILD, effects.Dialer.PARENT: pb.DIALER_PARENT}
+
 Sign = Callable[[relay_pb2.EdgeClaims], relay_pb2.EdgeToken]
 
 
@@ -47,7 +49,11 @@ def encode_assignment(assign: effects.Assign, run: str, sign: Sign) -> pb.JoinRe
         )
     for edge in assign.edges:
         encoded = message.edges.add(
-            object_id=edge.object_id, stripe=edge.stripe, epoch=edge.epoch, dialer=pb.DIALER_CHILD
+            object_id=edge.object_id,
+            stripe=edge.stripe,
+            epoch=edge.epoch,
+            dialer=_DIALERS[edge.dialer],
+            expected_bytes_per_s=edge.expected_bytes_per_s,
         )
         if edge.parent is not None:
             encoded.parent.CopyFrom(_peer(edge.parent))
@@ -64,8 +70,29 @@ def encode_assignment(assign: effects.Assign, run: str, sign: Sign) -> pb.JoinRe
                 generation=child.generation,
                 epoch=child.epoch,
                 token=sign(_child_claims(assign, edge, child, run)),
+                dialer=_DIALERS[child.dialer],
             )
     return pb.JoinReply(assignment=message)
+
+
+def encode_probe(order: effects.StartProbe, run: str, sign: Sign) -> pb.JoinReply:
+    """An order with a token that names no object: it opens a probe and nothing else."""
+    claims = relay_pb2.EdgeClaims(
+        run=run,
+        parent=order.peer.worker_id,
+        child=order.worker_id,
+        child_generation=order.generation,
+        epoch=order.epoch,
+    )
+    return pb.JoinReply(
+        probe=pb.ProbeOrder(
+            order=order.order,
+            peer=_peer(order.peer),
+            token=sign(claims),
+            bytes_max=order.bytes_max,
+            seconds_max=order.seconds_max,
+        )
+    )
 
 
 def _child_claims(

@@ -64,8 +64,12 @@ class Calls:
     def deliver(self, effect: Effect) -> None:
         """Answer the calls it is for; one whose caller left has no use for it."""
         match effect:
-            case fx.PublishAccepted(request, version, chunk_bytes) if request in self._watchers:
-                accepted = pb.Accepted(run=self._run, version=version, chunk_bytes=chunk_bytes)
+            case fx.PublishAccepted(request, version, chunk_bytes, object_id, root) if request in self._watchers:
+                accepted = pb.Accepted(
+                    run=self._run, version=version, chunk_bytes=chunk_bytes, object_id=object_id, root=root
+                )
+                if object_id:
+                    self._watchers[request].render = lambda: self._views.publication(object_id)
                 self._watchers[request].answer(pb.PublishEvent(accepted=accepted))
             case fx.PublishAlready(request, version, root) if request in self._watchers:
                 publication = self._views.publication_of_version(version)

@@ -49,6 +49,7 @@ KINDS = {
     relay_pb2.OBJECT_KIND_FULL_COMPRESSED: "full-compressed",
     relay_pb2.OBJECT_KIND_DELTA: "delta",
 }
+_SAMPLES_MAX = 65536  # in one report: an origin of a star has a hop to every relay
 _ORIGIN_ONLY = frozenset({"offer", "root", "source_failed"})
 _RELAY_ONLY = frozenset({"parent_connected", "parent_lost"})
 
@@ -126,6 +127,7 @@ def decode_hello(hello: pb.Hello, session: int) -> events.Hello:
             for edge in hello.edges
         ),
         assignment_epoch=hello.assignment_epoch,
+        no_dial_in=hello.dialable == pb.DIALABLE_NO,
     )
 
 
@@ -186,6 +188,10 @@ def decode_join(message: pb.JoinRequest, hello: events.Hello) -> events.Event | 
                 _identifier(message.source_failed.object_id, "object_id"),
                 message.source_failed.reason[:_TEXT_CHARS],
             )
+        case "links":
+            return _links(message.links, worker_id, session)
+        case "probe_result":
+            return _probe_result(message.probe_result, worker_id, session)
         case "leaving":
             return events.LeaveRequested(worker_id, session)
         case "links":
@@ -218,6 +224,37 @@ def _probe_ended(result: pb.ProbeResult, worker_id: str, session: int) -> events
         _rate(result.up_bytes_per_s, "up_bytes_per_s"),
         _rate(result.down_bytes_per_s, "down_bytes_per_s"),
         _number(result.seconds, "seconds") or 0.0,
+        result.error[:_TEXT_CHARS],
+    )
+
+
+def _seconds(value: float, what: str) -> float:
+    if not math.isfinite(value) or not 0 <= value <= 1e6:
+        raise PeerError(f"{what} {value!r} is not a duration in seconds")
+    return value
+
+
+def _links(report: pb.LinkReport, worker_id: str, session: int) -> events.LinksMeasured:
+    """Samples in which nothing was measured are left out."""
+    if len(report.samples) > _SAMPLES_MAX:
+        raise PeerError(f"{len(report.samples)} samples in one report are too many")
+    samples = []
+    for sample in report.samples:
+        peer = _identifier(sample.peer, "peer")
+        rate, busy_s = _rate(sample.bytes_per_s, "bytes_per_s"), _seconds(sample.busy_s, "busy_s")
+        if rate is not None and busy_s > 0:
+            samples.append(events.LinkSample(peer, sample.sending, rate, busy_s, max(1, sample.streams)))
+    return events.LinksMeasured(worker_id, session, tuple(samples))
+
+
+def _probe_result(result: pb.ProbeResult, worker_id: str, session: int) -> events.ProbeEnded:
+    return events.ProbeEnded(
+        worker_id,
+        session,
+        _identifier(result.order, "order"),
+        _rate(result.up_bytes_per_s, "up_bytes_per_s"),
+        _rate(result.down_bytes_per_s, "down_bytes_per_s"),
+        _seconds(result.seconds, "seconds"),
         result.error[:_TEXT_CHARS],
     )
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import structlog
 
 from chappe.coordinator.config import CoordinatorSettings
+from chappe.coordinator.dialback import DialBack
 from chappe.coordinator.joins import Terms
 from chappe.coordinator.machine import FleetMachine
 from chappe.coordinator.metrics import CoordinatorMetrics
@@ -77,7 +78,7 @@ async def open_coordinator(settings: CoordinatorSettings) -> AsyncIterator[Coord
         machine = FleetMachine(FleetConfig(stored.run, settings.lease, grace_s), stored, clock)
         metrics = CoordinatorMetrics(machine.status_view)
         terms = Terms(stored.run, settings.lease, settings.lease / HEARTBEATS_PER_LEASE)
-        service = CoordinatorService(terms, TokenKey.from_bytes(stored.token_key), machine)
+        service = CoordinatorService(terms, TokenKey.from_bytes(stored.token_key), machine, DialBack(tls))
         runner = Runner(machine, write=store.write, deliver=service.deliver, count=metrics.count, clock=clock)
         service.bind(runner)
         server = await open_server(listen, tls, {SERVICE_NAME: _adder(service)})

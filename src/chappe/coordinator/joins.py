@@ -18,7 +18,8 @@ import grpc
 import structlog
 
 from chappe.coordinator import codec
-from chappe.coordinator.assignments import encode_assignment
+from chappe.coordinator.assignments import encode_assignment, encode_probe
+from chappe.coordinator.dialback import DialBack
 from chappe.coordinator.runner import Runner, RunnerStoppedError
 from chappe.coordinator.sessions import Outbox, StreamError, abort, stopping_error
 from chappe.core import effects as fx
@@ -54,8 +55,9 @@ class Session:
 class Joins:
     """All sessions of one coordinator."""
 
-    def __init__(self, terms: Terms, key: TokenKey) -> None:
+    def __init__(self, terms: Terms, key: TokenKey, dial_back: DialBack) -> None:
         self._terms = terms
+        self._dial_back = dial_back
         self._key = key
         self._sessions: dict[int, Session] = {}
         self._stopping = False
@@ -75,6 +77,8 @@ class Joins:
                 self._sessions[number].outbox.put(effect)
             case fx.Welcome(session=number) if number in self._sessions:
                 self._sessions[number].outbox.put(self._welcome())
+            case fx.StartProbe(session=number) if number in self._sessions:
+                self._sessions[number].outbox.put(encode_probe(effect, self._terms.run, self._key.sign))
             case fx.Release(session=number) if number in self._sessions:
                 self._sessions[number].outbox.put(pb.JoinReply(released=pb.Released()))
             case fx.Refuse(session=number, reason=reason) if number in self._sessions:
@@ -113,8 +117,11 @@ class Joins:
             await abort(context, error)
         self._sessions[number] = session
         reader = asyncio.create_task(self._read(runner, messages, session), name=f"join {session.hello.name}")
+        dialling = None
         try:
             await runner.submit(session.hello)
+            if not session.hello.no_dial_in:
+                dialling = asyncio.create_task(self._try_address(runner, session.hello), name="dial back")
             async for message in session.outbox.messages():
                 await context.write(message)
         except StreamError as error:
@@ -123,8 +130,14 @@ class Joins:
             await abort(context, stopping_error(error))
         finally:
             reader.cancel()
+            if dialling is not None:
+                dialling.cancel()
             del self._sessions[number]
             runner.post(events.SessionLost(session.hello.worker_id, number))
+
+    async def _try_address(self, runner: Runner, hello: events.Hello) -> None:
+        reachable = await self._dial_back.try_address(hello.address, hello.name)
+        runner.post(events.DialedBack(hello.worker_id, hello.session, reachable))
 
     async def _first_message(self, messages: AsyncIterator[pb.JoinRequest]) -> pb.Hello:
         try:

@@ -19,6 +19,7 @@ from chappe.core.state import FleetConfig, FleetState
 from chappe.v1 import coordinator_pb2 as pb
 
 _RELAY_FIELDS = tuple(field.name for field in fields(status.RelayView))
+_ORIGIN_FIELDS = tuple(field.name for field in fields(status.OriginView))
 _PUBLICATION_FIELDS = tuple(
     field.name for field in fields(status.PublicationView) if field.name not in ("object_id", "chains", "fractions")
 )
@@ -62,6 +63,7 @@ class FleetMachine:
             run=view.run,
             relays=[pb.RelayStatus(**_values(relay, _RELAY_FIELDS)) for relay in view.relays],
             publications=[encode_publication(publication) for publication in view.publications],
+            origins=[pb.OriginStatus(**_values(origin, _ORIGIN_FIELDS)) for origin in view.origins],
         )
 
     def publication(self, object_id: str) -> pb.PublicationStatus | None:

@@ -32,7 +32,12 @@ class CoordinatorMetrics:
                 "Times a relay and what is below it got another parent.",
                 ["reason"],
                 registry=self.registry,
-            )
+            ),
+            "relay_demotions": Counter(
+                "chappe_relay_demotions_total",
+                "Times a relay was found too slow as a sender, and placed last.",
+                registry=self.registry,
+            ),
         }
         for reason in RebuildReason:
             self._counters["segment_rebuilds"].labels(reason=reason.value)
@@ -41,7 +46,7 @@ class CoordinatorMetrics:
     def count(self, effect: Count) -> None:
         """Raises KeyError for a counter that does not exist: its name belongs into this table first."""
         counter = self._counters[effect.name.removesuffix("_total")]
-        counter.labels(**dict(effect.labels)).inc()
+        (counter.labels(**dict(effect.labels)) if effect.labels else counter).inc()
 
 
 class _FleetCollector(Collector):

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from chappe.coordinator.calls import Calls, Views
+from chappe.coordinator.dialback import DialBack
 from chappe.coordinator.joins import Joins, Terms
 from chappe.coordinator.runner import Runner
 from chappe.coordinator.sessions import abort, stopping_error
@@ -35,9 +36,9 @@ STATUS_IDLE_S = 1.0
 class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
     """Bind the runner before the server starts: it delivers here what the fleet decides."""
 
-    def __init__(self, terms: Terms, key: TokenKey, views: Views) -> None:
+    def __init__(self, terms: Terms, key: TokenKey, views: Views, dial_back: DialBack) -> None:
         self._views = views
-        self._joins = Joins(terms, key)
+        self._joins = Joins(terms, key, dial_back)
         self._calls = Calls(terms.run, views, self._joins)
         self._numbers = itertools.count(1)  # of sessions and calls: never used twice
         self._stopping = False

@@ -52,8 +52,25 @@ def relay_json(relay: pb.RelayStatus) -> Json:
         "downlink_bytes_per_s": relay.downlink_bytes_per_s,
         "uplink_bytes_per_s": relay.uplink_bytes_per_s,
         "source": relay.source,
+        "downlink_source": relay.downlink_source,
+        "uplink_source": relay.uplink_source,
+        "downlink_age_s": relay.downlink_age_s if relay.HasField("downlink_age_s") else None,
+        "uplink_age_s": relay.uplink_age_s if relay.HasField("uplink_age_s") else None,
+        "demoted": relay.demoted,
+        "dialable": relay.dialable,
         "reason": relay.reason,
         "address": relay.address,
+    }
+
+
+def origin_json(origin: pb.OriginStatus) -> Json:
+    return {
+        "name": origin.name,
+        "state": origin.state,
+        "uplink_bytes_per_s": origin.uplink_bytes_per_s,
+        "source": origin.source,
+        "age_s": origin.age_s if origin.HasField("age_s") else None,
+        "address": origin.address,
     }
 
 
@@ -62,6 +79,7 @@ def status_json(status: pb.Status) -> Json:
     return {
         "run": status.run,
         "relays": [relay_json(relay) for relay in status.relays],
+        "origins": [origin_json(origin) for origin in status.origins],
         "publications": [
             publication_json(publication)
             | {

@@ -10,6 +10,7 @@ from chappe.core.edges import EdgeMaker
 from chappe.core.effects import Assign, Edge, Target
 from chappe.core.events import Role
 from chappe.core.publication import ENDED, Publication
+from chappe.core.rates import hop_rate
 from chappe.core.workers import Worker
 
 Content = tuple[tuple[Target, ...], tuple[Edge, ...], tuple[int, ...]]
@@ -62,6 +63,9 @@ class Assignments:
                 return (1, place.chain.slot, place.position, worker.name)
         return (2, 0, 0, worker.name)
 
+    def _expected(self, parent: Worker, child: Worker, streams: int) -> float:
+        return hop_rate(parent, child, streams, self._context.config.assumed_bytes_per_s, self._context.now)
+
     def _derive(self, worker: Worker, publications: list[Publication]) -> tuple[tuple[Target, ...], tuple[Edge, ...]]:
         targets: list[Target] = []
         edges: list[Edge] = []
@@ -73,6 +77,7 @@ class Assignments:
                 self._context.state.workers,
                 "" if publication.source_failed else publication.origin_id,
                 self._context.next_epoch,
+                self._expected,
             )
             if worker.role is Role.ORIGIN:
                 if publication.origin_id != worker.worker_id or not wanted_of_origin(publication):

@@ -28,6 +28,7 @@ class Context:
         self.epoch = state.reserved_epoch
         self.messages: list[Effect] = []
         self.dirty: dict[str, None] = {}  # workers whose assignment may differ
+        self.undialable = {w.worker_id for w in state.workers.values() if w.dialable is False}
         self.changed: dict[str, None] = {}  # publications whose fractions or phase may differ
         self._persist: dict[Effect, None] = {}
 

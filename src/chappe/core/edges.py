@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, TypeVar
 
 from chappe.core.chain import FALLBACKS_MAX, SOURCE, Layout, Place
-from chappe.core.effects import ChildSlot, Edge, FallbackParent
+from chappe.core.effects import ChildSlot, Dialer, Edge, FallbackParent
 from chappe.core.workers import Worker
 
 Key = tuple[int, str]  # stripe, child
@@ -30,6 +30,7 @@ class Issued:
     child_generation: int
     over: int
     epoch: int
+    expected_bytes_per_s: float = 0.0  # when it was handed out
 
     def same_edge(self, other: Issued) -> bool:
         return self._identity == other._identity
@@ -86,6 +87,11 @@ class EdgeBook:
         return book
 
 
+def dialer(parent: Worker, child: Worker) -> Dialer:
+    """The child, unless only the parent can."""
+    return Dialer.PARENT if parent.dialable is False and child.dialable is not False else Dialer.CHILD
+
+
 @dataclass(frozen=True, slots=True)
 class EdgeMaker:
     """Derives the edges of one object. `next_epoch` returns a number greater than any before.
@@ -99,6 +105,7 @@ class EdgeMaker:
     workers: Mapping[str, Worker]
     origin_id: str
     next_epoch: Callable[[], int]
+    expected: Callable[[Worker, Worker, int], float]  # bytes/s of a hop: parent, child, streams of the parent
 
     def _worker(self, member: str) -> Worker | None:
         return self.workers.get(self.origin_id if member == SOURCE else member)
@@ -116,6 +123,10 @@ class EdgeMaker:
             0,
             0,
         )
+        have = self.book.main.get((place.chain.stripe, child.worker_id))
+        if parent is not None and (have is None or not have.same_edge(wanted)):
+            streams = 1 if place.position else len(self.layout.chains)
+            wanted = replace(wanted, expected_bytes_per_s=float(f"{self.expected(parent, child, streams):.2g}"))
         return self._issue(self.book.main, (place.chain.stripe, child.worker_id), wanted)
 
     def _issue(self, book: dict[K, Issued], key: K, wanted: Issued) -> Issued:
@@ -141,8 +152,8 @@ class EdgeMaker:
         for i, ancestor in enumerate(self.layout.ancestors(place, FALLBACKS_MAX + 1)[1:]):
             served = Place(place.chain, place.position - 1 - i)  # whom the ancestor's slot serves now
             worker, below = self._worker(ancestor), self.workers.get(served.chain.members[served.position])
-            if worker is None or below is None:
-                continue
+            if worker is None or below is None or worker.dialable is False:
+                continue  # a child heals by dialling
             slot = self._slot_at(ancestor, place)
             over = self._main(served, below).epoch
             wanted = Issued(worker.worker_id, slot, worker.generation, child.generation, over, 0)
@@ -166,6 +177,8 @@ class EdgeMaker:
                     main.slot,
                     self._fallbacks(place, worker),
                     self._children(place),
+                    Dialer.CHILD if parent is None else dialer(parent, worker),
+                    main.expected_bytes_per_s,
                 )
             )
         return edges
@@ -173,10 +186,11 @@ class EdgeMaker:
     def _children(self, place: Place) -> tuple[ChildSlot, ...]:
         member = self.layout.child(place)
         child = None if member is None else self.workers.get(member)
-        if child is None:
+        parent = self.workers.get(place.chain.members[place.position])
+        if child is None or parent is None:
             return ()
         issued = self._main(Place(place.chain, place.position + 1), child)
-        return (ChildSlot(child.peer, 0, child.generation, issued.epoch),)
+        return (ChildSlot(child.peer, 0, child.generation, issued.epoch, dialer(parent, child)),)
 
     def of_origin(self, origin: Worker) -> list[Edge]:
         edges = []
@@ -186,7 +200,7 @@ class EdgeMaker:
                 head = self.workers.get(chain.members[0]) if chain.members and not chain.rooted else None
                 if head is not None:
                     issued = self._main(Place(chain, 0), head)
-                    slots.append(ChildSlot(head.peer, chain.slot, head.generation, issued.epoch))
+                    slots.append(ChildSlot(head.peer, chain.slot, head.generation, issued.epoch, dialer(origin, head)))
             wanted = Issued("", 0, 0, origin.generation, 0, 0)
             epoch = self._issue(self.book.main, (stripe, origin.worker_id), wanted).epoch
             edges.append(Edge(self.object_id, stripe, epoch, None, 0, (), tuple(slots)))

@@ -4,7 +4,9 @@
                              │
                              ├─ membership   who is there, departure ├─ placement    who stands where, who feeds whom
                              ├─ publishing   versions and phases     ├─ repair       complaints about parents
-                             ├─ progress     how far each is         └─ supersession which version a host finishes
+                             ├─ progress     how far each is         ├─ supersession which version a host finishes
+                             ├─ measuring    what links carry        ├─ slow         whose fault a slow hop is
+                             ├─ dialling     who can be dialled      ├─ probing      hosts without history
                              └─ assignments  desired state, derived at the end from all of it
 
 The machine must not know sockets, clocks, threads or databases. The same events in the same order with the same times
@@ -16,11 +18,14 @@ from __future__ import annotations
 from chappe.core.assign import Assignments
 from chappe.core.context import Context
 from chappe.core.deadlines import Deadlines
+from chappe.core.demotion import Demotions
 from chappe.core.departure import Departure
+from chappe.core.dialling import Dialling
 from chappe.core.effects import Edge, Effect, Target, WakeAt
 from chappe.core.events import (
     Acknowledged,
     CancelRequested,
+    DialedBack,
     DrainRequested,
     Event,
     ForgetRequested,
@@ -28,10 +33,12 @@ from chappe.core.events import (
     Hello,
     HoldingChanged,
     LeaveRequested,
+    LinksMeasured,
     ObjectState,
     Offered,
     ParentConnected,
     ParentLost,
+    ProbeEnded,
     PublishRequested,
     PublishWatcherLeft,
     RootAnnounced,
@@ -39,13 +46,17 @@ from chappe.core.events import (
     SourceFailed,
     Tick,
 )
+from chappe.core.measuring import Measuring
 from chappe.core.membership import Membership
 from chappe.core.placement import Placement
+from chappe.core.probing import KEY as PROBE_KEY
+from chappe.core.probing import Probing
 from chappe.core.progress import Progress
 from chappe.core.publication import Phase
 from chappe.core.publishing import Publishing
 from chappe.core.reasons import RebuildReason
 from chappe.core.repair import Repair
+from chappe.core.slow import Slow
 from chappe.core.state import FleetConfig, FleetState
 from chappe.core.supersede import Supersession
 
@@ -63,7 +74,12 @@ class Fleet:
         self._assignments = Assignments(self._context)
         self._placement = Placement(self._context)
         self._progress = Progress(self._context, self._placement)
-        self._repair = Repair(self._context, self._placement, self._assignments)
+        self._dialling = Dialling(self._context, self._placement)
+        self._demotions = Demotions(self._context)
+        self._slow = Slow(self._context, self._placement, self._demotions, self._deadlines)
+        self._measuring = Measuring(self._context, self._demotions, self._slow)
+        self._probing = Probing(self._context, self._measuring, self._demotions, self._deadlines)
+        self._repair = Repair(self._context, self._placement, self._assignments, self._dialling)
         self._supersession = Supersession(self._context, self._placement)
         self._departure = Departure(self._context, self._placement, self._repair, self._deadlines)
         self._membership = Membership(
@@ -75,8 +91,11 @@ class Fleet:
             self._departure,
             self._assignments,
             self._deadlines,
+            self._dialling,
         )
-        self._publishing = Publishing(self._context, self._placement, self._supersession, self._membership)
+        self._publishing = Publishing(
+            self._context, self._placement, self._supersession, self._membership, self._demotions
+        )
         self._begun = False
         self._wake_s: float | None = None
 
@@ -104,6 +123,10 @@ class Fleet:
         self._begun = True
         behind_s = self.state.saved_s - self._context.now
         if behind_s > 0:  # the host has booted since: its clock started anew
+            for worker in self.state.workers.values():
+                worker.links.shift(behind_s)
+                if worker.demotion is not None:
+                    worker.demotion.since_s -= behind_s
             for publication in self.state.publications.values():
                 publication.started_s -= behind_s
                 if publication.ended_s is not None:
@@ -120,8 +143,15 @@ class Fleet:
                 worker = self._context.of_session(event.worker_id, event.session)
                 if worker is not None:
                     worker.acknowledged_epoch = event.epoch
+            case LinksMeasured():
+                self._measuring.links_measured(event)
+            case ProbeEnded():
+                self._probing.ended(event)
+            case DialedBack():
+                self._dialling.dialed_back(event)
             case Hello():
                 self._membership.hello(event)
+                self._probing.wake()
             case SessionLost():
                 self._membership.session_lost(event)
             case ParentConnected():
@@ -183,7 +213,11 @@ class Fleet:
         for key in self._deadlines.pop(self._context.now):
             kind, _, worker_id = key.partition(" ")
             worker = self.state.workers.get(worker_id)
-            if kind == "worker" and worker is not None:
+            if key == PROBE_KEY:
+                self._probing.look()
+            elif kind == "case":
+                self._slow.review(worker_id)
+            elif kind == "worker" and worker is not None:
                 self._membership.review(worker)
                 self._publishing.origin_lapsed(worker)
 

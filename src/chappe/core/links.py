@@ -1,8 +1,8 @@
 """What is known of a host's links from measuring them: smoothed, aged, and how often it failed those behind it.
 
 Evidence is counted in seconds for which a link was busy. New evidence halves the weight of the old every
-`HALF_LIFE_S` busy seconds, so that an estimate follows a change within a few reports; idle time halves it every hour, so
-that yesterday's figure gives way to the first new one, and in the end to what was declared.
+`HALF_LIFE_S` busy seconds, so that an estimate follows a change within a few reports; idle time halves it every hour,
+so that yesterday's figure gives way to the first new one, and in the end to what was declared.
 
     exact(rate)        the link was the limit: the estimate follows, up or down
     at_least(rate)     something else was the limit: the estimate follows upwards only

@@ -10,6 +10,7 @@ from chappe.core.assign import Assignments
 from chappe.core.context import Context
 from chappe.core.deadlines import Deadlines
 from chappe.core.departure import Departure
+from chappe.core.dialling import Dialling
 from chappe.core.effects import Refuse, Replace, Welcome
 from chappe.core.events import Hello, Role, SessionLost
 from chappe.core.placement import Placement
@@ -34,6 +35,7 @@ class Membership:
         departure: Departure,
         assignments: Assignments,
         deadlines: Deadlines,
+        dialling: Dialling,
     ) -> None:
         self._context = context
         self._placement = placement
@@ -43,6 +45,7 @@ class Membership:
         self._departure = departure
         self._assignments = assignments
         self._deadlines = deadlines
+        self._dialling = dialling
         self._names: dict[str, set[str]] = {}  # worker ids by name
         self._blackout_seen = (-1.0, False)  # when it was looked at, and what was seen
 
@@ -96,6 +99,7 @@ class Membership:
             self._context.state.workers[event.worker_id] = worker
         if event.generation > worker.generation:
             worker.drained = False
+        elsewhere = worker.address != event.address
         moved = (worker.generation, worker.address, worker.name) != (event.generation, event.address, event.name)
         self._names.setdefault(worker.name, set()).discard(worker.worker_id)
         self._names.setdefault(event.name, set()).add(worker.worker_id)
@@ -107,6 +111,7 @@ class Membership:
         worker.acknowledged_epoch = event.assignment_epoch
         worker.holdings, worker.edges = {}, {}
         self._departure.stays(worker)
+        self._dialling.joined(worker, event, moved=elsewhere)
         if moved:  # whoever dials it, or may be dialled by it, has to know
             for publication in self._context.active():
                 near = publication.layout.near(worker.worker_id) if worker.worker_id in publication.layout else set()

@@ -10,13 +10,26 @@ of streams or complaints: those decide in `repair` and `membership` and call thi
 
 from __future__ import annotations
 
+from chappe.core.bridging import mend
 from chappe.core.chain import Chain, Layout, Place
 from chappe.core.context import Context
 from chappe.core.events import ObjectState, Topology
 from chappe.core.publication import Phase, Publication
+from chappe.core.rates import link_of, uplink
 from chappe.core.reasons import RebuildReason
 from chappe.core.workers import Worker
 
+FAILURES = frozenset(
+    {
+        RebuildReason.SESSION_LOST,
+        RebuildReason.LEASE_LAPSED,
+        RebuildReason.PARENT_UNREACHABLE,
+        RebuildReason.CORRUPT,
+    }
+)
+"""Reasons for which a relay with a child has failed it: they lower its success rate."""
+WEAK_SHARE = 0.5
+"""A joiner is not put behind a tail that sends at less than this of what the joiner can take."""
 WAITS = "waits for its publisher: no relay that is here holds the whole object"
 
 
@@ -56,14 +69,14 @@ class Placement:
     # ---- placing ----
 
     def append(self, publication: Publication, worker: Worker, reason: RebuildReason) -> None:
-        """Behind the tail of the shortest chain that is fed; in a star, a stream of its own."""
+        """Behind the tail of the shortest chain that is fed and not slow; in a star, a stream of its own."""
         layout = publication.layout
         for stripe in layout.stripes or [0]:
             if layout.place(stripe, worker.worker_id) is not None:
                 continue
-            chain = self._chain_for(publication, stripe)
+            chain = self._chain_for(publication, stripe, worker)
             at = len(chain.members)
-            while at and self._stuck(publication, chain.members[at - 1]):
+            while at and self._stuck(publication, chain.members[at - 1], worker):
                 at -= 1
             near = layout.insert(chain, worker.worker_id, at)
             parent = self._context.name(chain.members[at - 1] if at else publication.origin_id)
@@ -74,22 +87,40 @@ class Placement:
             )
         self.heal(publication)
 
-    def _chain_for(self, publication: Publication, stripe: int) -> Chain:
+    def _chain_for(self, publication: Publication, stripe: int, worker: Worker) -> Chain:
         layout = publication.layout
         usable = self.origin_usable(publication)
         if publication.topology is Topology.STAR and usable:
             return layout.open_slot(stripe)
         planned_slots = usable and publication.phase is Phase.OPEN  # the plan's share of the origin is there to be used
-        found = layout.shortest(
-            stripe, lambda c: self.fed(publication, c) and (bool(c.members) or planned_slots)
-        ) or layout.shortest(stripe, lambda c: bool(c.members) and not usable)
-        return found or layout.open_slot(stripe)
+        fed = [
+            c for c in layout.of_stripe(stripe) if self.fed(publication, c) and (bool(c.members) or planned_slots)
+        ] or [c for c in layout.of_stripe(stripe) if c.members and not usable]
+        if not fed:
+            return layout.open_slot(stripe)
+        return min(fed, key=lambda c: (self._slows(publication, c, worker), len(c.members), c.slot))
 
-    def _stuck(self, publication: Publication, worker_id: str) -> bool:
-        """Waits for room on its disk: nobody is put behind it."""
+    def _slows(self, publication: Publication, chain: Chain, worker: Worker) -> bool:
+        """Behind this chain's tail the worker would get far less than it can take, or nobody could dial."""
+        tail = self._context.state.workers.get(chain.members[-1] if chain.members else publication.origin_id)
+        if tail is None:
+            return False
+        if tail.dialable is False and worker.dialable is False:
+            return True
+        if not chain.members or self._stuck(publication, tail.worker_id, worker):
+            return False  # it will be put in front of that one
+        config, now = self._context.config, self._context.now
+        takes = link_of(worker, config.assumed_bytes_per_s, now).downlink_bytes_per_s
+        return uplink(tail, config.assumed_bytes_per_s, now).bytes_per_s < WEAK_SHARE * takes
+
+    def _stuck(self, publication: Publication, worker_id: str, other: Worker) -> bool:
+        """Waits for room on its disk, or is demoted and the other one is not: nobody is put behind it."""
         worker = self._context.state.workers.get(worker_id)
-        holding = None if worker is None else worker.holdings.get(publication.object_id)
-        return holding is not None and holding.state is ObjectState.DISK_FULL
+        if worker is None:
+            return False
+        holding = worker.holdings.get(publication.object_id)
+        full = holding is not None and holding.state is ObjectState.DISK_FULL
+        return full or (worker.demoted and not other.demoted)
 
     # ---- taking away ----
 
@@ -110,6 +141,7 @@ class Placement:
             if child is not None:
                 moved.append((publication.object_id, place.chain.stripe, child))
                 self._rebuilt(publication, place, reason, child)
+                self._note_failure(worker, reason)
             near |= layout.remove_from(place.chain, worker.worker_id)
             publication.edges.forget(place.chain.stripe, worker.worker_id)
         member = publication.members.get(worker.worker_id)
@@ -134,6 +166,20 @@ class Placement:
             parent=parent,
         )
 
+    def _note_failure(self, worker: Worker, reason: RebuildReason) -> None:
+        if reason in FAILURES:
+            worker.links.note(False, self._context.now)
+            self._context.persist_worker(worker)
+
+    def note_served(self, publication: Publication) -> None:
+        """Everybody has it: those in front of somebody have served."""
+        for chain in publication.layout.chains:
+            for member in chain.members[:-1]:
+                worker = self._context.state.workers.get(member)
+                if worker is not None and worker.links.success_rate(self._context.now) < 1:
+                    worker.links.note(True, self._context.now)
+                    self._context.persist_worker(worker)
+
     def move_to_end(self, publication: Publication, place: Place, reason: RebuildReason) -> None:
         """To where nobody waits behind it; it goes on receiving."""
         layout = publication.layout
@@ -142,6 +188,9 @@ class Placement:
         if child is None:
             return
         self._rebuilt(publication, place, reason, child)
+        worker = self._context.state.workers.get(worker_id)
+        if worker is not None:
+            self._note_failure(worker, reason)
         self._context.touch(publication, layout.move_to_end(place.chain, worker_id))
         publication.members[worker_id].why = f"{reason.value}: moved to the end"
         self._context.log(
@@ -168,6 +217,8 @@ class Placement:
                 near |= self._head_changed(layout, chain)
         if not self.origin_usable(publication):
             near |= self._reroot(publication)
+        if self._context.undialable:
+            near |= self._bridge(publication)
         waits = any(c.members and not self.fed(publication, c) for c in layout.chains)
         if waits and publication.phase is Phase.OPEN and publication.reason != WAITS:
             publication.reason = WAITS
@@ -178,6 +229,25 @@ class Placement:
             self._context.update(publication)
         if near:
             self._context.touch(publication, near)
+
+    def _bridge(self, publication: Publication) -> set[str]:
+        near, moved = mend(
+            publication.layout,
+            self._context.undialable,
+            source_dialable=publication.origin_id not in self._context.undialable,
+            usable=lambda chain: self.fed(publication, chain) and bool(chain.members),
+        )
+        reason = RebuildReason.UNDIALABLE.value
+        for worker_id in moved:
+            place = publication.layout.places(worker_id)[0]
+            above = publication.layout.ancestors(place, 1)
+            parent = self._context.name((above[0] if above else "") or publication.origin_id)
+            publication.members[worker_id].why = f"cannot be dialled: behind {parent}, which can"
+            self._context.count("segment_rebuilds_total", reason=reason)
+            self._context.log(
+                "bridged", reason, version=publication.version, relay=self._context.name(worker_id), parent=parent
+            )
+        return near
 
     @staticmethod
     def _head_changed(layout: Layout, chain: Chain) -> set[str]:

@@ -132,6 +132,7 @@ class Progress:
             self._context.persist(publication)
         if publication.phase is Phase.OPEN and publication.reached(1.0):
             publication.end(Phase.CLOSED, "", self._context.now)
+            self._placement.note_served(publication)
             self._context.persist(publication)
             self._context.log("closed", "installed", version=publication.version, installed=publication.installed)
         self._finish(publication)

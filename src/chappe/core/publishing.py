@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from chappe.core.chain import Chain, Layout
 from chappe.core.context import Context
+from chappe.core.demotion import Demotions
 from chappe.core.effects import PublishAccepted, PublishAlready, PublishErrorKind, RequestDone, RequestRefused
 from chappe.core.events import (
     CancelRequested,
@@ -24,19 +25,25 @@ from chappe.core.manifest import chunk_bytes_for
 from chappe.core.membership import Membership
 from chappe.core.placement import Placement
 from chappe.core.publication import ENDED, LIVE, Member, Phase, Publication
+from chappe.core.rates import link_of, uplink
 from chappe.core.reasons import RebuildReason
-from chappe.core.status import link_of
 from chappe.core.supersede import Supersession
 from chappe.core.versions import Verdict, judge, next_version
 from chappe.core.workers import Worker
-from chappe.planning.topology import Link, Plan, broadcast_floor, plan_chains, plan_star
+from chappe.planning.topology import Link, Plan, broadcast_floor, plan_chains, plan_star, worker_rate
 
 
 class Publishing:
     def __init__(
-        self, context: Context, placement: Placement, supersession: Supersession, membership: Membership
+        self,
+        context: Context,
+        placement: Placement,
+        supersession: Supersession,
+        membership: Membership,
+        demotions: Demotions,
     ) -> None:
         self._context = context
+        self._demotions = demotions
         self._placement = placement
         self._supersession = supersession
         self._membership = membership
@@ -53,6 +60,9 @@ class Publishing:
         if verdict.already is not None:
             self._context.send(PublishAlready(event.request, verdict.already.version, verdict.already.root))
             return
+        if verdict.resume is not None:
+            self._resume(verdict.resume, event)
+            return
         if verdict.refusal is not None:
             kind, message = verdict.refusal
             self._context.send(RequestRefused(event.request, kind, message))
@@ -65,11 +75,21 @@ class Publishing:
         self._context.send(PublishAccepted(event.request, known.version, known.chunk_bytes))
         self._context.changed[known.object_id] = None
 
+    def _resume(self, waiting: Publication, event: PublishRequested) -> None:
+        """Its publisher is gone for good, another process has the bytes: the object gets a new origin, which is out
+        until it has offered it with the root that was announced."""
+        waiting.origin_id, waiting.source_failed = event.origin_id, True
+        waiting.watchers[event.request] = event.until
+        self._context.send(
+            PublishAccepted(event.request, waiting.version, waiting.chunk_bytes, waiting.object_id, waiting.root)
+        )
+        self._context.touch_all(waiting)
+        self._context.log("resumed", "", version=waiting.version, origin=self._context.name(event.origin_id))
+
     def _accept(self, event: PublishRequested, verdict: Verdict) -> None:
         for stale in verdict.abandoned:
             self.end(stale, Phase.FAILED, "its publisher went away, and the version was asked for again")
         version = event.version or next_version(self._context.state)
-        plan = self._plan(event.origin_id, event.topology, event.chains, self._links())
         publication = Publication(
             object_id=event.object_id,
             version=version,
@@ -77,7 +97,7 @@ class Publishing:
             until=event.until,
             topology=event.topology,
             chains_wanted=event.chains,
-            chunk_bytes=chunk_bytes_for(plan.chain_bytes_per_s),
+            chunk_bytes=chunk_bytes_for(self._chain_rate(event)),
             snapshot_bytes=event.snapshot_bytes,
             started_s=self._context.now - event.elapsed_s,
             watchers={event.request: event.until},
@@ -87,6 +107,15 @@ class Publishing:
         self._context.update(publication)
         self._context.send(PublishAccepted(event.request, version, publication.chunk_bytes))
         self._context.log("accepted", "", version=version, origin=self._context.name(event.origin_id))
+
+    def _chain_rate(self, event: PublishRequested) -> float:
+        """What a chain's links will carry: chunks are cut before chains are laid."""
+        links = self._links()
+        if not links:
+            return 0.0
+        if event.topology is Topology.STAR:
+            return self._origin_rate(event.origin_id) / len(links)
+        return worker_rate(links)
 
     def _prune(self) -> None:
         """Forget the oldest publications that are over."""
@@ -116,11 +145,27 @@ class Publishing:
         elif (event.payload_bytes, event.chunks_total) != (publication.payload_bytes, publication.chunks_total):
             self._context.log("offer_differs", "not what was offered before", version=publication.version)
             return
+        elif publication.burned and event.root != publication.root and publication.origin_out:
+            self._refuse_root(publication, event)
+            return
         elif publication.origin_out or publication.source_failed:
             publication.source_failed = False
             self._membership.origin_returned(publication)
         if event.root and publication.phase not in ENDED:
             self._burn(publication, event.root)
+
+    def _refuse_root(self, publication: Publication, event: Offered) -> None:
+        """Whoever comes back to a burned version has to show its root: relays have parts of those very bytes."""
+        self._context.log("offer_differs", "not the root that was announced", version=publication.version)
+        if not event.root:
+            return
+        message = (
+            f"version {publication.version} was announced with root {publication.root}, "
+            f"this snapshot has {event.root}: publish it as a newer version"
+        )
+        for request in publication.watchers:
+            self._context.send(RequestRefused(request, PublishErrorKind.CONFLICT, message))
+        publication.watchers.clear()
 
     def _of_origin(self, worker_id: str, session: int, object_id: str) -> Publication | None:
         worker = self._context.of_session(worker_id, session)
@@ -144,6 +189,8 @@ class Publishing:
         publication.phase = Phase.OPEN
         publication.kind, publication.snapshot_bytes = event.kind, event.snapshot_bytes
         publication.payload_bytes, publication.chunks_total = event.payload_bytes, event.chunks_total
+        for worker in self._context.state.relays:
+            self._demotions.review(worker)
         links = self._links()
         for link in links:
             publication.enlist(link.worker_id, Member(link.name))
@@ -160,26 +207,33 @@ class Publishing:
         self._context.log("superseded", RebuildReason.SUPERSEDED.value, version=old.version, newer=version)
 
     def _links(self) -> list[Link]:
-        assumed = self._context.config.assumed_bytes_per_s
-        return [link_of(w, assumed) for w in self._context.state.relays if w.placeable]
+        assumed, now = self._context.config.assumed_bytes_per_s, self._context.now
+        return [link_of(w, assumed, now) for w in self._context.state.relays if w.placeable]
 
     def _origin_rate(self, origin_id: str) -> float:
-        origin = self._context.state.workers.get(origin_id)
-        declared = None if origin is None else origin.uplink_bytes_per_s
-        return declared or self._context.config.assumed_bytes_per_s
+        origin, assumed = self._context.state.workers.get(origin_id), self._context.config.assumed_bytes_per_s
+        return assumed if origin is None else uplink(origin, assumed, self._context.now).bytes_per_s
 
-    def _plan(self, origin_id: str, topology: Topology, chains: int, links: list[Link]) -> Plan:
-        rate = self._origin_rate(origin_id)
-        if topology is Topology.STAR:
+    def _plan(self, publication: Publication, links: list[Link]) -> Plan:
+        rate = self._origin_rate(publication.origin_id)
+        if publication.topology is Topology.STAR:
             return plan_star(rate, links)
         current = self._context.state.current
         previous = None
         if current is not None and current.topology is Topology.CHAINS and not current.chains_wanted:
             previous = sum(bool(chain.members) for chain in current.layout.chains) or None
-        return plan_chains(rate, links, chains=chains, previous=previous)
+        return plan_chains(
+            rate,
+            links,
+            chains=publication.chains_wanted,
+            previous=previous,
+            payload_bytes=max(1, publication.payload_bytes),
+            fraction=publication.until,
+            origin_dialable=publication.origin_id not in self._context.undialable,
+        )
 
     def _lay(self, publication: Publication, links: list[Link]) -> None:
-        plan = self._plan(publication.origin_id, publication.topology, publication.chains_wanted, links)
+        plan = self._plan(publication, links)
         chains = [Chain(0, slot) for slot in range(plan.chains)]
         for placement in plan.placements:
             member = publication.members[placement.worker_id]

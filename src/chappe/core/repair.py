@@ -15,6 +15,7 @@ from __future__ import annotations
 from chappe.core.assign import Assignments
 from chappe.core.chain import SOURCE, Place
 from chappe.core.context import Context
+from chappe.core.dialling import Dialling
 from chappe.core.events import HeldEdge, ParentConnected, ParentLost
 from chappe.core.placement import Placement
 from chappe.core.publication import Phase, Publication
@@ -29,8 +30,9 @@ _NEVER_S = -1e9
 
 
 class Repair:
-    def __init__(self, context: Context, placement: Placement, assignments: Assignments) -> None:
+    def __init__(self, context: Context, placement: Placement, assignments: Assignments, dialling: Dialling) -> None:
         self._context = context
+        self._dialling = dialling
         self._placement = placement
         self._assignments = assignments
         self._strikes: dict[tuple[str, int, str], tuple[str, list[float]]] = {}  # edge of a child: parent, when
@@ -159,6 +161,9 @@ class Repair:
         if publication is None or place is None:
             return
         self._strikes.pop((edge.object_id, edge.stripe, worker.worker_id), None)
+        parent = self._context.state.workers.get(edge.parent)
+        if parent is not None and parent.connected:
+            self._dialling.proved(parent)
         if self._parent_id(publication, place) == edge.parent:
             return
         above = publication.layout.ancestors(place, place.position + 1)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from chappe.core.chain import SOURCE
-from chappe.core.events import ObjectState
+from chappe.core.events import ObjectState, Role
 from chappe.core.publication import ENDED, INSTALLED, LIVE, RECEIVED, VERIFIED, Phase, Publication
+from chappe.core.rates import downlink, link_of, uplink
 from chappe.core.state import FleetConfig, FleetState
 from chappe.core.workers import Worker, chunks_held
-from chappe.planning.topology import Link, rank
+from chappe.planning.topology import rank, why_placed
 
 
 class RelayState(StrEnum):
@@ -83,6 +84,23 @@ class RelayView:
     worker_id: str
     address: str
     progress: float
+    uplink_source: str = "assumed"
+    downlink_source: str = "assumed"
+    uplink_age_s: float | None = None  # since it was measured
+    downlink_age_s: float | None = None
+    demoted: bool = False
+    dialable: str = "unknown"  # yes, no, unknown
+
+
+@dataclass(frozen=True, slots=True)
+class OriginView:
+    name: str
+    worker_id: str
+    address: str
+    state: str
+    uplink_bytes_per_s: float
+    source: str
+    age_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +108,7 @@ class StatusView:
     run: str
     relays: tuple[RelayView, ...]
     publications: tuple[PublicationView, ...]  # newest first
-
-
-def link_of(worker: Worker, assumed_bytes_per_s: float) -> Link:
-    """A worker's links with what is assumed filled in."""
-    declared = worker.uplink_bytes_per_s is not None and worker.downlink_bytes_per_s is not None
-    return Link(
-        worker.worker_id,
-        worker.name,
-        worker.uplink_bytes_per_s or assumed_bytes_per_s,
-        worker.downlink_bytes_per_s or assumed_bytes_per_s,
-        "declared" if declared else "assumed",
-    )
+    origins: tuple[OriginView, ...] = ()
 
 
 def publication_view(state: FleetState, publication: Publication, run: str, now: float) -> PublicationView:
@@ -169,8 +176,11 @@ def relay_state(worker: Worker, target: Publication | None) -> RelayState:
     return {VERIFIED: RelayState.VERIFIED, RECEIVED: RelayState.RECEIVED}.get(member.level, RelayState.RECEIVING)
 
 
-def relay_view(state: FleetState, worker: Worker, config: FleetConfig, rank_of: int = 0) -> RelayView:
-    link = link_of(worker, config.assumed_bytes_per_s)
+def relay_view(
+    state: FleetState, worker: Worker, config: FleetConfig, now: float, rank_of: int = 0, of: int = 0
+) -> RelayView:
+    link = link_of(worker, config.assumed_bytes_per_s, now)
+    up, down = (figure(worker, config.assumed_bytes_per_s, now) for figure in (uplink, downlink))
     target = _target(state, worker)
     parent, chain, position, reason, progress = "", -1, -1, "", 0.0
     if target is not None:
@@ -183,6 +193,8 @@ def relay_view(state: FleetState, worker: Worker, config: FleetConfig, rank_of: 
             above = target.layout.ancestors(place, 1)
             if above:
                 parent = _name(state, target.origin_id if above[0] == SOURCE else above[0])
+    if not reason and rank_of:
+        reason = why_placed(link, rank_of, of)
     return RelayView(
         name=worker.name,
         state=relay_state(worker, target).value,
@@ -200,19 +212,42 @@ def relay_view(state: FleetState, worker: Worker, config: FleetConfig, rank_of: 
         worker_id=worker.worker_id,
         address=worker.address,
         progress=progress,
+        uplink_source=up.source.value,
+        downlink_source=down.source.value,
+        uplink_age_s=up.age_s,
+        downlink_age_s=down.age_s,
+        demoted=worker.demoted,
+        dialable={True: "yes", False: "no", None: "unknown"}[worker.dialable],
     )
 
 
-def ranks(state: FleetState, config: FleetConfig) -> dict[str, int]:
+def origin_views(state: FleetState, config: FleetConfig, now: float) -> tuple[OriginView, ...]:
+    origins = sorted((w for w in state.workers.values() if w.role is Role.ORIGIN), key=lambda w: (w.name, w.worker_id))
+    figures = [(w, uplink(w, config.assumed_bytes_per_s, now)) for w in origins]
+    return tuple(
+        OriginView(
+            worker.name,
+            worker.worker_id,
+            worker.address,
+            "here" if worker.connected else "lost" if worker.lapsed else "absent",
+            up.bytes_per_s,
+            up.source.value,
+            up.age_s,
+        )
+        for worker, up in figures
+    )
+
+
+def ranks(state: FleetState, config: FleetConfig, now: float) -> dict[str, int]:
     """1 is the fastest of the relays that are here."""
-    links = [link_of(worker, config.assumed_bytes_per_s) for worker in state.relays if worker.present]
+    links = [link_of(worker, config.assumed_bytes_per_s, now) for worker in state.relays if worker.present]
     return {link.worker_id: i for i, link in enumerate(rank(links), start=1)}
 
 
-def relay_views(state: FleetState, config: FleetConfig) -> tuple[RelayView, ...]:
-    order = ranks(state, config)
+def relay_views(state: FleetState, config: FleetConfig, now: float) -> tuple[RelayView, ...]:
+    order = ranks(state, config, now)
     return tuple(
-        relay_view(state, worker, config, order.get(worker.worker_id, 0))
+        relay_view(state, worker, config, now, order.get(worker.worker_id, 0), len(order))
         for worker in sorted(state.relays, key=lambda w: (w.name, w.worker_id))
     )
 
@@ -221,6 +256,7 @@ def status_view(state: FleetState, config: FleetConfig, now: float) -> StatusVie
     newest_first = sorted(state.publications.values(), key=lambda p: (p.started_s, p.version), reverse=True)
     return StatusView(
         config.run,
-        relay_views(state, config),
+        relay_views(state, config, now),
         tuple(publication_view(state, p, config.run, now) for p in newest_first),
+        origin_views(state, config, now),
     )

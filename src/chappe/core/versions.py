@@ -1,7 +1,8 @@
 """Which version may be published: the rules, without their consequences.
 
 Versions only grow within a run. A version is burned when its root is announced; one that came to nothing before may be
-asked for again. The same version with the same root is the same version: the publisher is told the root and compares.
+asked for again. The same version with the same root is the same version: the publisher is told the root and compares;
+when the version waits for a publisher, it builds the object anew and hosts go on where they were.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ VERSION_MAX = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One of: refused, announced already, or accepted (`abandoned` ends first)."""
+    """One of: refused, announced already, to be resumed, or accepted (`abandoned` ends first)."""
 
     refusal: tuple[PublishErrorKind, str] | None = None
     already: Publication | None = None
+    resume: Publication | None = None
     abandoned: tuple[Publication, ...] = ()
 
 
@@ -36,7 +38,7 @@ def judge(state: FleetState, event: PublishRequested) -> Verdict:
     invalid = _invalid(state, event)
     if invalid:
         return Verdict(refusal=(PublishErrorKind.INVALID, invalid))
-    return _judge_version(state, event.version) if event.version else _with_workers(state, ())
+    return _judge_version(state, event) if event.version else _with_workers(state, ())
 
 
 def _invalid(state: FleetState, event: PublishRequested) -> str:
@@ -51,16 +53,18 @@ def _invalid(state: FleetState, event: PublishRequested) -> str:
     origin = state.workers.get(event.origin_id)
     if origin is None or origin.role is not Role.ORIGIN or not origin.present:
         return f"origin {event.origin_id} has not joined: join first, then publish"
-    if event.object_id in state.publications:
+    known = state.publications.get(event.object_id)
+    if known is not None and not (known.burned and known.version == event.version):
         return f"object {event.object_id} belongs to another publisher"
     return ""
 
 
-def _judge_version(state: FleetState, version: int) -> Verdict:
+def _judge_version(state: FleetState, event: PublishRequested) -> Verdict:
+    version = event.version
     same = [p for p in state.publications.values() if p.version == version]
     burned = next((p for p in same if p.burned), None)
     if burned is not None:
-        return _burned(burned)
+        return _burned(state, burned, event)
     newest = state.newest_version
     if version <= newest:
         return _conflict(f"version {version} is not newer than {newest}: versions only grow, publish {newest + 1}")
@@ -73,15 +77,21 @@ def _judge_version(state: FleetState, version: int) -> Verdict:
     return _with_workers(state, tuple(running))
 
 
-def _burned(burned: Publication) -> Verdict:
+def _burned(state: FleetState, burned: Publication, event: PublishRequested) -> Verdict:
     if burned.phase in ENDED:
         return _conflict(
             f"version {burned.version} was {burned.phase.value} after its root was announced: publish a newer version"
         )
     if burned.reason == WAITS:
-        return _conflict(
-            f"version {burned.version} lost its publisher before any relay held all of it: publish a newer version"
-        )
+        origin = state.workers.get(burned.origin_id)
+        if origin is not None and origin.present and origin.worker_id != event.origin_id:
+            return _conflict(f"version {burned.version} is being resumed by {origin.name}: wait for it")
+        if event.snapshot_bytes != burned.snapshot_bytes:
+            return _conflict(
+                f"version {burned.version} has {burned.snapshot_bytes} bytes, this snapshot {event.snapshot_bytes}: "
+                "publish the same snapshot to resume it, or a newer version"
+            )
+        return Verdict(resume=burned)
     return Verdict(already=burned)
 
 

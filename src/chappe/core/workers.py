@@ -9,11 +9,12 @@ A record says what was last heard; it decides nothing. Times are the `now` of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from chappe.core.effects import PeerRef
 from chappe.core.events import HeldEdge, Holding, ObjectState, Role
+from chappe.core.links import Demotion, Links
 
 COMPLETE_STATES = frozenset({ObjectState.RECEIVED, ObjectState.VERIFIED, ObjectState.INSTALLED})
 
@@ -34,6 +35,9 @@ class Worker:
     received: int = 0  # newest versions; 0 for none
     verified: int = 0
     installed: int = 0
+    links: Links = field(default_factory=Links)
+    demotion: Demotion | None = None  # the last one; it may be over
+    dialable: bool | None = None  # None: nobody has tried
     # Not kept over a restart of the coordinator: a Hello tells it again.
     session: int | None = None
     heard_s: float = 0.0
@@ -56,6 +60,10 @@ class Worker:
     def present(self) -> bool:
         """Connected, or expected back: the coordinator has restarted and its lease still runs."""
         return self.connected or (self.restored and not self.lapsed)
+
+    @property
+    def demoted(self) -> bool:
+        return self.demotion is not None and self.demotion.active
 
     @property
     def placeable(self) -> bool:
@@ -93,11 +101,20 @@ class Worker:
             "received": self.received,
             "verified": self.verified,
             "installed": self.installed,
+            "links": self.links.to_json(),
+            "demotion": None if self.demotion is None else asdict(self.demotion),
+            "dialable": self.dialable,
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Worker:
-        return cls(**{**data, "role": Role(data["role"])})
+        demotion = data.get("demotion")
+        rest = {
+            "role": Role(data["role"]),
+            "links": Links.from_json(data.get("links")),
+            "demotion": None if demotion is None else Demotion(**demotion),
+        }
+        return cls(**{**data, **rest})
 
 
 def is_complete(holding: Holding) -> bool:

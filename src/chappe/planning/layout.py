@@ -122,10 +122,12 @@ def plan_layout(
     demoted: frozenset[str] = frozenset(),
     fill_s: float = 0.0,
     origin_dialable: bool = True,
+    counts: Sequence[int] | None = None,
 ) -> Layout:
     """The best layout found for T(fraction), then T(1.0), then the mean. Raises PlanInputError for rates that are none.
 
-    Times are of the fluid model; workers that cannot be placed are named and count as never done.
+    `counts` restricts the numbers of chains that are tried. Times are of the fluid model; workers that cannot be placed
+    are named and count as never done.
     """
     positive("payload_bytes", payload_bytes)
     positive("b0_bytes_per_s", b0_bytes_per_s)
@@ -135,7 +137,7 @@ def plan_layout(
     if not hosts:
         return Layout((), 0.0, 0.0)
     ranked = _ranked(hosts, demoted)
-    counts = _chain_counts(hosts, b0_bytes_per_s)
+    counts = _chain_counts(hosts, b0_bytes_per_s) if counts is None else counts
     best: tuple[tuple[int, float, float, float], Layout] | None = None
     needed = max(1, math.ceil(fraction * len(hosts) - 1e-9))
     tried = _arrangements(ranked, counts, needed, demoted, origin_dialable=origin_dialable)

@@ -1,11 +1,16 @@
-"""How many chains, who stands where, and the bound that no topology beats.
+"""How many chains, who stands where and why, and the bound that no topology beats.
 
 Pure: rates and sizes in, placements with their reasons out. It knows no sessions, objects or epochs.
 
 A worker passes on at most min(downlink, uplink), its hop rate. Bw is the lower median of the targeted hop rates: the
 minimum would let a single slow line turn the fleet into a star, the mean would follow a single fast one. Workers are
-ranked by hop rate and dealt to the chains in turn, so that chains differ by at most one worker and the slowest stand
-last, where nobody waits behind them.
+ranked by hop rate times success rate, demoted ones last.
+
+    equal links    floor(1.05 * B0/Bw) chains, dealt in turn, so that chains differ by at most one worker and the least
+                   able stand last, where nobody waits behind them
+    unequal links  the layout that `planning.layout` finds best for T at the target fraction, then for the rest
+
+Links are equal when no hop rate differs from Bw by more than 10 %, none is demoted, and everybody can be dialled.
 """
 
 from __future__ import annotations
@@ -14,10 +19,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chappe.units import format_rate
+from chappe.planning.fluid import Host
+from chappe.planning.layout import Layout, plan_layout
+from chappe.units import format_duration, format_rate
 
 OVERCOMMIT = 1.05
 """B0/Bw of 2.95 is three chains: links are rarely declared to the last per cent."""
+EQUAL_WITHIN = 0.1
+KEEP_WITHIN = 1.05
+"""A number of chains is kept while another one promises less than this: measured rates are never twice the same."""
+FILL_S = 0.01
+"""A relay forwards nothing before a chunk is whole, and a chunk is cut to about this much of a link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +41,9 @@ class Link:
     uplink_bytes_per_s: float
     downlink_bytes_per_s: float
     source: str
+    success: float = 1.0  # share of the times that those behind it were served
+    dialable: bool = True
+    demoted: bool = False
 
     @property
     def hop_bytes_per_s(self) -> float:
@@ -55,8 +70,17 @@ class Plan:
 
 
 def rank(links: Sequence[Link]) -> list[Link]:
-    """Fastest hop first; equal hops by uplink, then by name, so that a plan does not depend on who joined first."""
-    return sorted(links, key=lambda k: (-k.hop_bytes_per_s, -k.uplink_bytes_per_s, k.name, k.worker_id))
+    """Best first: speed times success; equals by uplink, then by name, so that it does not matter who joined first."""
+    return sorted(
+        links,
+        key=lambda k: (
+            k.demoted,
+            -k.hop_bytes_per_s * k.success,
+            -k.uplink_bytes_per_s * k.success,
+            k.name,
+            k.worker_id,
+        ),
+    )
 
 
 def worker_rate(links: Sequence[Link]) -> float:
@@ -80,27 +104,120 @@ def chain_count(origin_bytes_per_s: float, worker_bytes_per_s: float, workers: i
 
 
 def plan_chains(
-    origin_bytes_per_s: float, links: Sequence[Link], *, chains: int = 0, previous: int | None = None
+    origin_bytes_per_s: float,
+    links: Sequence[Link],
+    *,
+    chains: int = 0,
+    previous: int | None = None,
+    payload_bytes: float = 1e9,
+    fraction: float = 1.0,
+    origin_dialable: bool = True,
 ) -> Plan:
-    """Chains for equal shares of the origin's uplink. `chains` overrides their number (0: planned)."""
+    """Who stands where. `chains` overrides their number (0: planned), `previous` is what it was last time."""
     if not links:
         return Plan(max(1, chains), 0.0, (), "no workers yet")
     ranked = rank(links)
     rate = worker_rate(links)
+    if _equal(links, rate):
+        count, why = _equal_count(origin_bytes_per_s, rate, len(links), chains, previous)
+        dealt: list[list[Link]] = [ranked[slot::count] for slot in range(count)]
+        return Plan(count, rate, _placements(ranked, dealt), why)
+    hosts = [Host(k.worker_id, k.uplink_bytes_per_s * k.success, k.downlink_bytes_per_s, k.dialable) for k in ranked]
+    layout, why = _unequal(
+        origin_bytes_per_s, hosts, ranked, chains, previous, payload_bytes, fraction, origin_dialable
+    )
+    by_id = {k.worker_id: k for k in links}
+    dealt = [[by_id[worker_id] for worker_id in chain] for chain in layout.chains] or [[]]
+    for worker_id in layout.unplaced:  # it has nobody to talk to there either, but may have as soon as somebody joins
+        min(dealt, key=len).append(by_id[worker_id])
+    return Plan(len(dealt), rate, _placements(ranked, dealt, set(layout.unplaced)), why)
+
+
+def _equal(links: Sequence[Link], rate: float) -> bool:
+    return all(
+        k.dialable and not k.demoted and abs(k.hop_bytes_per_s - rate) <= EQUAL_WITHIN * rate + 1e-9 for k in links
+    )
+
+
+def _equal_count(
+    origin_bytes_per_s: float, rate: float, workers: int, chains: int, previous: int | None
+) -> tuple[int, str]:
     if chains:
-        count = min(chains, len(links))
-        why = f"{count} chains as asked for" if count == chains else f"{chains} chains asked for, {count} workers"
-    else:
-        count = chain_count(origin_bytes_per_s, rate, len(links), previous)
-        why = (
-            f"{count} = floor(1.05 x {format_rate(origin_bytes_per_s)} / {format_rate(rate)}) for {len(links)} workers"
+        return min(chains, workers), _as_asked(chains, workers)
+    count = chain_count(origin_bytes_per_s, rate, workers, previous)
+    return (
+        count,
+        f"{count} = floor(1.05 x {format_rate(origin_bytes_per_s)} / {format_rate(rate)}) for {workers} workers",
+    )
+
+
+def _as_asked(chains: int, workers: int) -> str:
+    return f"{chains} chains as asked for" if chains <= workers else f"{chains} chains asked for, {workers} workers"
+
+
+def _unequal(
+    origin_bytes_per_s: float,
+    hosts: Sequence[Host],
+    ranked: Sequence[Link],
+    chains: int,
+    previous: int | None,
+    payload_bytes: float,
+    fraction: float,
+    origin_dialable: bool,
+) -> tuple[Layout, str]:
+    demoted = frozenset(k.worker_id for k in ranked if k.demoted)
+
+    def best(counts: Sequence[int] | None) -> Layout:
+        return plan_layout(
+            payload_bytes,
+            origin_bytes_per_s,
+            hosts,
+            fraction=fraction,
+            demoted=demoted,
+            fill_s=FILL_S,
+            origin_dialable=origin_dialable,
+            counts=counts,
         )
-    dealt: list[list[Placement]] = [[] for _ in range(count)]
-    for i, link in enumerate(ranked):
-        slot, position = i % count, i // count
-        reason = f"rank {i + 1} of {len(ranked)} by hop rate {format_rate(link.hop_bytes_per_s)} ({link.source})"
-        dealt[slot].append(Placement(link.worker_id, slot, position, i + 1, reason))
-    return Plan(count, rate, tuple(p for chain in dealt for p in chain), why)
+
+    if chains:
+        return best([min(chains, len(hosts))]), _as_asked(chains, len(hosts))
+    found, kept = best(None), ""
+    if previous is not None and len(found.chains) != previous <= len(hosts):
+        before = best([previous])
+        worse = max(before.t_target_s / found.t_target_s, before.t_all_s / found.t_all_s)
+        if len(before.chains) == previous and len(before.unplaced) <= len(found.unplaced) and worse <= KEEP_WITHIN:
+            found, kept = before, " (kept)"
+    times = f"T({fraction:g}) {format_duration(found.t_target_s)}, T(1) {format_duration(found.t_all_s)}"
+    return found, f"{len(found.chains)} chains{kept} for {len(hosts)} unequal workers: {times} expected"
+
+
+def _placements(
+    ranked: Sequence[Link], dealt: Sequence[Sequence[Link]], unplaced: set[str] | None = None
+) -> tuple[Placement, ...]:
+    ranks = {k.worker_id: i for i, k in enumerate(ranked, start=1)}
+    return tuple(
+        Placement(
+            link.worker_id,
+            slot,
+            position,
+            ranks[link.worker_id],
+            why_placed(link, ranks[link.worker_id], len(ranked), link.worker_id in (unplaced or ())),
+        )
+        for slot, chain in enumerate(dealt)
+        for position, link in enumerate(chain)
+    )
+
+
+def why_placed(link: Link, place: int, of: int, unplaced: bool = False) -> str:
+    """For a person: the rank, what it follows from, and what else counts."""
+    notes = [
+        f"rank {place} of {of} by hop rate {format_rate(link.hop_bytes_per_s)} ({link.source})",
+        *([f"success {link.success:.0%}"] if link.success < 0.995 else []),
+        *(["demoted: stands last"] if link.demoted else []),
+        *(["cannot be dialled"] if not link.dialable else []),
+        *(["no neighbour that it can talk to"] if unplaced else []),
+    ]
+    return ", ".join(notes)
 
 
 def plan_star(origin_bytes_per_s: float, links: Sequence[Link]) -> Plan:

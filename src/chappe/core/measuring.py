@@ -1,0 +1,162 @@
+"""What the reports of hops say about links: who was the limit.
+
+    LinksMeasured ─▶ is there such a hop? ─▶ what arrived ─▶ too slow? `slow` finds out who is to blame, by a repair
+                                                    └─ else ─▶ the limit is ...
+
+A hop carries what the lesser of two links can: the sender's uplink (its share of it) and the receiver's downlink. The
+limit is exact evidence, the other link is at least as fast. Who it was:
+
+    the rate reaches what is known of a link       that link (both, when it reaches both)
+    it is below both, and one is only assumed      the one that is assumed; the sender's, when both are
+    it is below both, and both are known           the sender's: uplinks are the weaker ones (far below: `slow` decides)
+
+The rate is what the receiver says, at most what the sender says of the same time: nobody's word about itself raises
+anything. B0 is the sum over the origin's concurrent hops, and when all of them are limited by their receivers, that sum
+is only a lower bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chappe.core.chain import SOURCE, Place
+from chappe.core.context import Context
+from chappe.core.demotion import Demotions
+from chappe.core.events import LinkSample, LinksMeasured, Role
+from chappe.core.publication import Publication
+from chappe.core.rates import Figure, Source, downlink, uplink
+from chappe.core.slow import HopSample, Slow
+from chappe.core.workers import Worker
+
+CLAIM_S = 5.0
+"""Two reports of one hop within this time speak of the same seconds: they are sent every 2 s."""
+EXPLAINED = 0.9
+CONTRADICTED = 1.5
+SAVE_SHARE = 0.05  # a change of more than this is written down at once, any other after a minute
+SAVE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    sample: LinkSample
+    time_s: float
+
+
+class Measuring:
+    def __init__(self, context: Context, demotions: Demotions, slow: Slow) -> None:
+        self._context = context
+        self._demotions = demotions
+        self._slow = slow
+        self._sent: dict[tuple[str, str], Claim] = {}  # sender, receiver: what the sender said last
+        self._got: dict[tuple[str, str], Claim] = {}  # and the receiver
+        self._saved: dict[str, tuple[float, float, float]] = {}  # worker: up, down, when
+
+    def links_measured(self, event: LinksMeasured) -> None:
+        worker = self._context.of_session(event.worker_id, event.session)
+        if worker is None:
+            return
+        for sample in event.samples:
+            if sample.sending:
+                self._sent[worker.worker_id, sample.peer] = Claim(sample, self._context.now)
+            else:
+                self._received(worker, sample)
+        if worker.role is Role.ORIGIN:
+            self._origin_sent(worker, [s for s in event.samples if s.sending])
+        if len(self._sent) + len(self._got) > 8 * len(self._context.state.workers) + 64:
+            self._sent = {key: claim for key, claim in self._sent.items() if self._fresh(claim)}
+            self._got = {key: claim for key, claim in self._got.items() if self._fresh(claim)}
+
+    def _fresh(self, claim: Claim | None) -> bool:
+        return claim is not None and self._context.now - claim.time_s <= CLAIM_S
+
+    def _hop(self, parent: str, child: str) -> tuple[Publication, Place] | None:
+        """The newest publication in which this hop is assigned."""
+        for publication in reversed(self._context.active()):
+            for place in publication.layout.places(child):
+                above = publication.layout.ancestors(place, 1)
+                if above and parent == (publication.origin_id if above[0] == SOURCE else above[0]):
+                    return publication, place
+        return None
+
+    def _received(self, child: Worker, sample: LinkSample) -> None:
+        parent = self._context.state.workers.get(sample.peer)
+        hop = self._hop(sample.peer, child.worker_id)
+        if parent is None or hop is None:
+            return
+        self._got[parent.worker_id, child.worker_id] = Claim(sample, self._context.now)
+        claim = self._sent.get((parent.worker_id, child.worker_id))
+        said = claim.sample if claim is not None and self._fresh(claim) else None
+        rate = sample.bytes_per_s if said is None else min(sample.bytes_per_s, said.bytes_per_s)
+        streams = 1 if parent.role is Role.RELAY else self._streams(hop[0], said)
+        up, down = self._up(parent, streams), self._down(child)
+        contradicted = said is not None and said.bytes_per_s > CONTRADICTED * sample.bytes_per_s
+        known = min(up.known, down.known) if up.known and down.known else None
+        if self._slow.judge(*hop, HopSample(parent, child, rate, sample.busy_s, known, contradicted)):
+            return
+        self._attribute(parent, child, rate, sample.busy_s, up, down)
+        if parent.role is Role.RELAY:
+            self._demotions.sent(parent, sample.bytes_per_s, sample.busy_s)
+
+    @staticmethod
+    def _streams(publication: Publication, said: LinkSample | None) -> int:
+        return max(1, said.streams if said is not None else len(publication.layout.chains))
+
+    def _up(self, worker: Worker, streams: int) -> Figure:
+        figure = uplink(worker, self._context.config.assumed_bytes_per_s, self._context.now)
+        return Figure(figure.bytes_per_s / streams, figure.source, figure.age_s)
+
+    def _down(self, worker: Worker) -> Figure:
+        return downlink(worker, self._context.config.assumed_bytes_per_s, self._context.now)
+
+    def _attribute(self, parent: Worker, child: Worker, rate: float, busy_s: float, up: Figure, down: Figure) -> None:
+        now = self._context.now
+        by_sender = up.known is not None and rate >= EXPLAINED * up.known
+        by_receiver = down.known is not None and rate >= EXPLAINED * down.known
+        blamed_sender = not by_receiver and (up.known is None or down.known is not None)
+        blamed_receiver = not by_sender and not by_receiver and up.known is not None and down.known is None
+        if parent.role is Role.RELAY and (rate >= up.bytes_per_s or by_sender or blamed_sender):
+            parent.links.up.exact(rate, busy_s, now)
+            self._save(parent)
+        if rate >= down.bytes_per_s or by_receiver or blamed_receiver:
+            child.links.down.exact(rate, busy_s, now)
+            self._save(child)
+
+    def probed(self, sender: Worker, receiver: Worker, rate: float, busy_s: float) -> None:
+        """A probe carried this, with nothing else on either link."""
+        self._attribute(sender, receiver, rate, busy_s, self._up(sender, 1), self._down(receiver))
+
+    def _origin_sent(self, origin: Worker, samples: list[LinkSample]) -> None:
+        total, busy_s, limited, free = 0.0, 0.0, 0, 0
+        seen: list[LinkSample] = []
+        for sample in samples:
+            child = self._context.state.workers.get(sample.peer)
+            if child is None or self._hop(origin.worker_id, sample.peer) is None:
+                continue
+            got = self._got.get((origin.worker_id, sample.peer))
+            rate = sample.bytes_per_s
+            if got is not None and self._fresh(got):
+                rate = min(rate, got.sample.bytes_per_s)
+            down = self._down(child)
+            if down.known is not None:
+                limited += rate >= EXPLAINED * down.known
+                free += rate < EXPLAINED * down.known
+            total, busy_s = total + rate, max(busy_s, sample.busy_s)
+            seen.append(sample)
+        if not seen:
+            return
+        figure = self._up(origin, 1)
+        whole = all(sample.streams <= len(seen) for sample in seen)
+        by_origin = whole and limited < len(seen) and (free > 0 or figure.source is Source.ASSUMED)
+        if total >= figure.bytes_per_s or by_origin:
+            origin.links.up.exact(total, busy_s, self._context.now)
+            self._save(origin)
+
+    def _save(self, worker: Worker) -> None:
+        now, up, down = self._context.now, worker.links.up.bytes_per_s, worker.links.down.bytes_per_s
+        saved = self._saved.get(worker.worker_id)
+        if saved is not None and now - saved[2] < SAVE_S:
+            near = all(abs(a - b) <= SAVE_SHARE * max(a, b) for a, b in ((up, saved[0]), (down, saved[1])))
+            if near:
+                return
+        self._saved[worker.worker_id] = (up, down, now)
+        self._context.persist_worker(worker)
