@@ -150,7 +150,8 @@ class Layout:
         before = chain.members[:at]
         chain.members = chain.members[at:] + before
         chain.changed()
-        return set(chain.members[: FALLBACKS_MAX + 2]) | self._near(chain, len(chain.members) - at) | {SOURCE}
+        tail = chain.members[-1]  # the new head was its child
+        return {*chain.members[: FALLBACKS_MAX + 2], *self._near(chain, len(chain.members) - at), tail, SOURCE}
 
     def join(self, onto: Chain, chain: Chain) -> set[str]:
         """Hang a whole chain behind the tail of another one. One edge changes; the emptied chain keeps its slot."""
