@@ -6,7 +6,6 @@ half of the bytes; the first one is undisturbed, and what the others are held ag
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import statistics
 import sys
@@ -26,6 +25,7 @@ from bench.faultrun import Run, Setup, run_case
 from bench.fleet import make_snapshot
 from bench.links import Link
 from bench.results import RESULTS, write_results
+from chappe.cli.interrupt import run_interruptible
 from chappe.cli.settings import Flat, Rate, Settings
 from chappe.units import format_rate, format_size
 
@@ -71,9 +71,13 @@ def faults(
     json: Annotated[bool, Parameter(negative="", help="Print the path of the JSON only.")] = False,
 ) -> int:
     """Measure what faults cost. Needs root, network namespaces and tc; exit code 1 when a copy is wrong or missing."""
-    output = settings.output or RESULTS / f"{'-'.join(['faults', *settings.only])}.json"
     cases = [case for case in CASES if not settings.only or case.key in settings.only]
-    report = asyncio.run(_session(settings, cases))
+    return run_interruptible(_measure(settings, cases, json))
+
+
+async def _measure(settings: FaultSettings, cases: Sequence[Case], json: bool) -> int:
+    output = settings.output or RESULTS / f"{'-'.join(['faults', *settings.only])}.json"
+    report = await _session(settings, cases)
     parameters = settings.model_dump(mode="json", exclude={"output", "logs"})
     rows = [row.to_json() for row in report.rows]
     write_results(output, "faults", parameters | {"payload_bytes": report.payload_bytes}, rows)

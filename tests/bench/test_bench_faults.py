@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -161,3 +166,19 @@ async def test_a_relay_dies_in_a_small_fleet(tmp_path: Path) -> None:
     assert list(run.watched) == [run.chains[0][2]]
     assert {"segment_rebuilt", "lost"} <= {line["event"] for line in run.log if line["who"] == "coordinator"}
     assert (tmp_path / "logs" / "relay-drops" / "coordinator.log").exists()
+
+
+@pytest.mark.shaped
+@needs_links
+def test_interrupted_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench", "faults", "--only", "rot", "--output", str(tmp_path / "x.json")]
+    bench = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)})
+    made = Path("/run/netns")
+    while not list(made.glob(f"chappe-{bench.pid}-*")):
+        assert bench.poll() is None
+        time.sleep(0.05)  # nothing tells when a namespace is made
+    bench.send_signal(signal.SIGTERM)
+    bench.communicate()
+    assert bench.returncode == 130
+    assert not list(made.glob(f"chappe-{bench.pid}-*"))
+    assert list(tmp_path.iterdir()) == []
