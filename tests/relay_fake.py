@@ -188,6 +188,9 @@ class FakeRelay:
                 self._joined.set()
             case "assignment":
                 self._assigned(reply.assignment)
+            case "probe":
+                refused = pb.ProbeResult(order=reply.probe.order, error="this relay is made up")
+                self._outbox.put_nowait(pb.JoinRequest(probe_result=refused))
             case other:
                 raise AssertionError(f"unexpected {other}: {reply}")
 

@@ -30,6 +30,7 @@ from chappe.errors import (
     UsageError,
     VersionConflictError,
 )
+from chappe.origin.scan import Snapshot
 from chappe.publication import PublicationStatus
 
 SIZE = 300_000  # float32: several chunks, more than one leaf
@@ -331,6 +332,69 @@ async def test_an_object_that_cannot_be_made_gives_its_version_back(
         with pytest.raises(SnapshotError, match="too large"):
             await publication.wait(timeout_s=60)
     assert (await (await publisher.publish(model, version=7)).wait(timeout_s=60)).version == 7
+
+
+async def announced_and_left(coordinator: Coordinator, relays: list[FakeRelay], model: Path, version: int) -> str:
+    """A publisher whose version is burned goes away before any relay has a byte of it; the object's id."""
+    for relay in relays:
+        relay.may_fetch.clear()
+    async with AsyncPublisher(str(coordinator.address)) as publisher:
+        publication = await publisher.publish(model, version=version)
+        while publication.status is None or not publication.status.root:
+            await publication.changed()
+    for relay in relays:
+        relay.may_fetch.set()
+    return publication.object_id
+
+
+async def test_another_publisher_goes_on_with_a_version_that_was_announced(
+    coordinator: Coordinator, relays: list[FakeRelay], tmp_path: Path
+) -> None:
+    model = write_model(tmp_path / "m.safetensors")
+    object_id = await announced_and_left(coordinator, relays, model, 3)
+    async with AsyncPublisher(str(coordinator.address)) as publisher:
+        publication = await publisher.publish(model, version=3)
+        result = await publication.wait(timeout_s=60)
+        assert (result.version, result.installed_fraction) == (3, 1.0)
+        assert publication.object_id == object_id
+        for relay in relays:
+            assert relay.installed == {3: object_id}
+            assert relay.objects[object_id].files() == {"m.safetensors": model.read_bytes()}
+        newer = write_model(tmp_path / "m.safetensors", seed=1)
+        assert (await (await publisher.publish(newer, version=4)).wait(timeout_s=60)).version == 4
+
+
+async def test_other_bytes_do_not_go_on_with_it(
+    coordinator: Coordinator, relays: list[FakeRelay], tmp_path: Path
+) -> None:
+    model = write_model(tmp_path / "m.safetensors")
+    object_id = await announced_and_left(coordinator, relays, model, 3)
+    other = write_model(tmp_path / "other" / "m.safetensors", seed=1)
+    async with AsyncPublisher(str(coordinator.address)) as publisher:
+        with pytest.raises(VersionConflictError, match="newer version"):
+            await (await publisher.publish(other, version=3)).wait(timeout_s=60)
+    for relay in relays:
+        assert object_id not in relay.objects or not relay.objects[object_id].ledger.held
+    async with AsyncPublisher(str(coordinator.address)) as publisher:
+        assert (await (await publisher.publish(model, version=3)).wait(timeout_s=60)).installed == 2
+
+
+async def test_a_file_that_changes_while_it_is_compared_ends_nothing_but_this_attempt(
+    coordinator: Coordinator, relays: list[FakeRelay], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write_model(tmp_path / "m.safetensors")
+    await announced_and_left(coordinator, relays, model, 3)
+
+    def changed(self: Snapshot) -> None:
+        raise SnapshotChangedError("m.safetensors changed while it was being published")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Snapshot, "unchanged", changed)
+        async with AsyncPublisher(str(coordinator.address)) as publisher:
+            with pytest.raises(SnapshotChangedError):
+                await (await publisher.publish(model, version=3)).wait(timeout_s=60)
+    async with AsyncPublisher(str(coordinator.address)) as publisher:
+        assert (await (await publisher.publish(model, version=3)).wait(timeout_s=60)).installed == 2
 
 
 # ---- ends ----------------------------------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ class PublishJob:
         self._forget = forget
         self._object: OriginObject | None = None
         self._accepted = False
+        self._proving = False  # going on with a version that another publisher has announced
         self._own_root: str | None = None  # hashed here, to compare
         self._failure: ChappeError | None = None  # of the source
         self._hashing: asyncio.Task[None] | None = None
@@ -156,9 +157,11 @@ class PublishJob:
             return
         self._object = source
         if accepted.root:  # relays hold parts of it: not a byte is served before it is known to be the same
+            self._proving = True
             self._hashing = self._spawn(self._prove(source, accepted.version, accepted.root))
             return
-        self._serve(source, accepted.version)
+        self._node.catalog.add(source)
+        self._offer(source, accepted.version)
         self._hashing = self._spawn(self._hash(source))
 
     def _adopt(self, object_id: str) -> None:
@@ -166,8 +169,7 @@ class PublishJob:
         log.info("%s was announced before and lacks its publisher: going on with object %s", self._what, object_id)
         self.object_id = self.publication.object_id = self._request.object_id = object_id
 
-    def _serve(self, source: OriginObject, version: int, root: str = "") -> None:
-        self._node.catalog.add(source)
+    def _offer(self, source: OriginObject, version: int, root: str = "") -> None:
         self._node.session.offer(
             ObjectOffer(
                 object_id=self.object_id,
@@ -215,12 +217,14 @@ class PublishJob:
         except SnapshotError as error:
             self._failure = error
             return
-        if own_root == root:
-            self._serve(source, version, root)
+        self._proving = False
+        if own_root != root:
+            self.publication.fail(self._other_bytes(root, own_root))
+            self._offer(source, version, own_root)  # so that the coordinator does not wait for this publisher either
+            self._spawn(self.release())
             return
-        source.close()
-        self.publication.fail(self._other_bytes(root, own_root))
-        self._spawn(self.release())
+        self._node.catalog.add(source)
+        self._offer(source, version, root)
 
     def _other_bytes(self, root: str, own_root: str) -> VersionConflictError:
         return VersionConflictError(
@@ -236,6 +240,10 @@ class PublishJob:
     def _give_up(self, error: SnapshotError) -> None:
         log.error("%s cannot be served: %s", self._what, error)
         self._failure = error
+        if self._proving:  # somebody else's version: nothing was offered, and another publisher may still have it
+            self.publication.fail(error)
+            self._spawn(self.release())
+            return
         self._node.session.source_failed(self.object_id, str(error))
         self._spawn(self._fail())
 
