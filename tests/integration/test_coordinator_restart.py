@@ -45,12 +45,11 @@ async def test_a_broadcast_goes_on_without_it_and_is_finished_with_it(tmp_path: 
         AsyncPublisher(fleet.address, uplink="40mbit", limit_uplink="40mbit") as publisher,
     ):
         publication = await publisher.publish(source, version=7, chains=1)
-        await metric_reaches(fleet.workers["w2"], RECEIVED, 2 * MB)
+        assert await metric_reaches(fleet.workers["w2"], RECEIVED, 2 * MB) < size / 2
         address = fleet.address
         await end_coordinator(fleet, end)
-        assert (await metrics(fleet.workers["w2"]))[RECEIVED] < 8 * MB
-        for process in fleet.workers.values():  # nobody is there to tell them
-            await metric_reaches(process, RECEIVED, 9 * MB)
+        for process in fleet.workers.values():  # all of it, while nobody is there to tell them
+            await metric_reaches(process, RECEIVED, size)
         await fleet.start_coordinator(address)
         result = await publication.wait(timeout_s=60)
         assert (result.version, result.targeted, result.installed, result.lost) == (7, 2, 2, ())

@@ -159,6 +159,19 @@ async def test_a_version_is_its_bytes_and_versions_only_grow(fleet: LocalFleet, 
     assert_same_bytes(fleet, source, *fleet.workers)
 
 
+async def test_a_second_publisher_of_the_same_bytes_waits_for_the_first(fleet: LocalFleet, tmp_path: Path) -> None:
+    source = make_snapshot(tmp_path / "model", 6 * MB, seed=12)
+    version, before = await newest_version(fleet) + 1, await received(fleet)
+    arguments = ("--version", str(version))
+    first = await start_publish(fleet, source, "--limit-uplink", "24mbit", "--json", *arguments)
+    await all_receive(fleet, MB, before)
+    result = await published(fleet, source, *arguments)
+    assert json.loads(await first.output()) == result
+    assert (first.returncode, result["installed"]) == (0, 3)
+    after = await received(fleet)
+    assert all(after[name] - before[name] <= payload_bytes(source) + MB // 4 for name in after)
+
+
 async def test_a_file_that_changes_while_it_is_hashed_never_becomes_a_version(
     fleet: LocalFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
