@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from relay_rig import ROOT_A, ROOT_B, A, B, Rig, of, order, source, target
@@ -364,6 +365,24 @@ def test_c7_another_root_for_what_has_landed_changes_nothing() -> None:
     assert [e.event for e in of(effects, Log)] == ["root contradicted"]
     assert of(effects, Land) + of(effects, OpenFetch) + of(effects, OpenObject) == []
     assert rig.machine.holdings()[0].root == ROOT_A
+
+
+def test_p3_a_parent_that_dials_from_now_on_is_another_stream() -> None:
+    rig = fetching()
+    dialling = replace(P, dials=True)
+    (closed,) = of(effects := rig.assign(target(), order(epoch=2, parent=dialling)), CloseFetch)
+    (opened,) = of(effects, OpenFetch)
+    assert opened.fetch != closed.fetch
+    assert (opened.source, opened.epoch) == (dialling, 2)
+    again = rig.assign(target(), order(epoch=3, parent=dialling))
+    assert of(again, OpenFetch) == of(again, CloseFetch) == []
+
+
+def test_what_is_expected_of_a_hop_goes_with_its_fetch() -> None:
+    rig = Rig()
+    expected = replace(order(epoch=4, parent=P), expected_bytes_per_s=5e6)
+    (opened,) = of(rig.assign(target(), expected), OpenFetch)
+    assert (opened.epoch, opened.expected_bytes_per_s) == (4, 5e6)
 
 
 def test_c8_a_fallback_in_use_that_becomes_the_parent_keeps_its_stream() -> None:

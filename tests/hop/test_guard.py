@@ -192,3 +192,28 @@ def test_at_most_one_live_child_in_a_slot_and_epochs_of_regular_children_never_f
         live = [t.slot for t in given_out if t.ended_by is None]
         assert len(live) == len(set(live))
         assert sorted(t.slot for t in guard.children()) == sorted(live)
+
+
+def test_a_child_whose_messages_take_long_has_not_stalled() -> None:
+    guard = make_guard()
+    slow = taken(admit(guard, "a", epoch=1))
+    slow.progress(10.0)
+    slow.patience_s = 20.0
+    assert refused(admit(guard, "c", epoch=2, fallback=True, now=29.0)) == EndReason.END_REASON_BUSY
+    assert slow.ended_by is None
+    taken(admit(guard, "c", epoch=2, fallback=True, now=30.0))
+    assert slow.ended_by == EndReason.END_REASON_EVICTED
+
+
+def test_a_probes_token_is_good_for_one_probe_of_this_node_and_nothing_else() -> None:
+    guard = make_guard()
+    guard.check_probe(token("p", "c", object_id="", epoch=7))
+    for changes in ({"epoch": 7}, {"epoch": 6}, {"epoch": 8, "object_id": OBJECT_ID}, {"epoch": 8, "run": "x"}):
+        with pytest.raises(BadTokenError):
+            guard.check_probe(token("p", "c", **({"object_id": ""} | changes)))
+    with pytest.raises(BadTokenError):
+        guard.check_probe(token("other", "c", object_id="", epoch=8))
+    guard.check_probe(token("p", "c", object_id="", epoch=8))
+    guard.check_probe(token("p", "d", object_id="", epoch=1))
+    probing = token("p", "c", object_id="", epoch=9)
+    assert refused(guard.admit(probing, OBJECT_ID, 0, 0.0)) == EndReason.END_REASON_BAD_TOKEN

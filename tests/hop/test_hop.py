@@ -354,6 +354,17 @@ async def test_a_parent_that_is_ahead_and_sends_nothing_has_stalled(stack: Async
     assert (await relay.fetch_from(mute, stall_floor_s=0.3)).reason is ParentLossReason.UNREACHABLE
 
 
+async def test_a_hop_of_which_little_is_expected_is_given_the_time_of_a_few_chunks(stack: AsyncExitStack) -> None:
+    """It is as silent as one that has stalled, for longer than the floor, and is left alone."""
+    marks = [FetchReply(watermark=Watermark(chunks_held=9))]
+    parent = await odd_parent(stack, marks, hang=True)
+    relay = await start_node(stack, "r1")
+    slow = background(stack, relay.fetch_from(parent, stall_floor_s=0.2, expected_bytes_per_s=10_000))
+    fast = await relay.fetch_from(parent, stall_floor_s=0.2, expected_bytes_per_s=1e9, edge={"epoch": 2})
+    assert fast.reason is ParentLossReason.STALLED
+    assert not slow.done()
+
+
 async def test_a_stream_that_ends_without_a_reason_is_broken(stack: AsyncExitStack) -> None:
     parent = await odd_parent(stack, [FetchReply(watermark=Watermark())])
     relay = await start_node(stack, "r1")
