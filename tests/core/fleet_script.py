@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from chappe.core import effects as fx
 from chappe.core import events as ev
@@ -20,7 +20,7 @@ from chappe.core.fleet import Fleet, FleetConfig, FleetState
 from chappe.core.invariants import History, broken
 from chappe.core.reasons import ParentLossReason
 from chappe.core.status import status_view
-from chappe.units import parse_rate
+from chappe.units import format_rate, parse_rate
 
 CHUNKS = 100
 PAYLOAD_BYTES = 1_000_000
@@ -56,6 +56,7 @@ class Script:
         self.parties: dict[str, Party] = {}
         self.sessions = 0
         self.requests: dict[int, str] = {}
+        self.orders: dict[str, str] = {}  # probes: order, who reports
         self.lines: list[str] = []
 
     # ---- playing ----
@@ -108,14 +109,20 @@ class Script:
                 pass
             case fx.Refuse(worker_id, _, reason):
                 self.lines.append(f"refuse {worker_id}: {reason}")
+            case fx.StartProbe(worker_id, _, _, order, peer):
+                self.orders[order] = self.name(worker_id)
+                self.lines.append(f"{order}: {self.name(worker_id)} dials {peer.name}")
             case fx.Replace(worker_id, session):
                 self.lines.append(f"close session {session} of {self.name(worker_id)}")
             case fx.Release(worker_id, _):
                 self.lines.append(f"release {self.name(worker_id)}")
             case fx.ForgetWorker(worker_id):
                 self.lines.append(f"forget {self.name(worker_id)}")
-            case fx.PublishAccepted(request, version, chunk_bytes):
-                self.lines.append(f"{self.requests[request]}: accepted version {version}, chunks of {chunk_bytes}")
+            case fx.PublishAccepted(request, version, chunk_bytes, object_id, root):
+                resume = f", build {object_id} with root {root}" if object_id else ""
+                self.lines.append(
+                    f"{self.requests[request]}: accepted version {version}, chunks of {chunk_bytes}{resume}"
+                )
             case fx.PublishAlready(request, version, root):
                 self.lines.append(f"{self.requests[request]}: already version {version} with root {root}")
             case fx.PublishFinished(_, requests):
@@ -142,11 +149,15 @@ class Script:
             else:
                 if party.role is ev.Role.RELAY:
                     parent = f"{edge.parent.name}/{edge.slot}" if edge.parent else "nobody"
+                    parent += " (it dials)" if edge.dialer is fx.Dialer.PARENT else ""
                     text += f" from {parent} e{edge.epoch}"
                     back = " ".join(f"{f.parent.name}/{f.slot} e{f.epoch}" for f in edge.fallbacks)
                     text += f" or {back}" if back else ""
                 to = " ".join(
-                    f"{c.child.name}/{c.slot}" + (f" g{c.generation}" if c.generation > 1 else "") + f" e{c.epoch}"
+                    f"{c.child.name}/{c.slot}"
+                    + (f" g{c.generation}" if c.generation > 1 else "")
+                    + f" e{c.epoch}"
+                    + (" (dial it)" if c.dialer is fx.Dialer.PARENT else "")
                     for c in edge.children
                 )
                 text += f" to {to}" if to else ""
@@ -178,8 +189,9 @@ class Script:
         party = self.parties.setdefault(node, Party(node, role))
         known = party.session != 0
         party.generation = int(options.get("gen", party.generation))
-        party.up = parse_rate(options["up"]) if "up" in options else party.up
-        party.down = parse_rate(options["down"]) if "down" in options else party.down
+        for key in ("up", "down"):  # `-`: undeclared
+            if key in options:
+                setattr(party, key, None if options[key] == "-" else parse_rate(options[key]))
         party.silent = False
         self.sessions += 1
         edges = tuple(party.edges.values()) if "edges" in options else ()
@@ -198,6 +210,7 @@ class Script:
             holdings=tuple(party.holdings.values()) if known else (),
             edges=edges,
             assignment_epoch=party.told,
+            no_dial_in="nat" in options,
         )
         if "id" not in options and "stale" not in options:
             party.session = self.sessions
@@ -217,6 +230,63 @@ class Script:
     def do_forget_holdings(self, *names: str) -> None:
         for name in names:
             self.party(name).holdings.clear()
+
+    # ---- verbs: measuring ----
+
+    def do_probing(self) -> None:
+        """From here on, hosts without history are probed."""
+        self.config = replace(self.config, probes=True)
+        self.fleet = Fleet(self.config)
+        self.history = History()
+
+    def do_hop(self, parent: str, child: str, **options: str) -> None:
+        """Time passes; every 2 s the receiver reports `got`, the sender `sent` (by default the same); each says nothing
+        where its figure is `-`. The child's holdings grow by `chunks` a report."""
+        for _ in range(int(options.get("times", 1))):
+            self.do_wait("2")
+            sent = options.get("sent", options["got"])
+            if sent != "-":
+                self.links(parent, (child, True, sent), options)
+            if options["got"] != "-":
+                self.links(child, (parent, False, options["got"]), options)
+
+    def links(self, node: str, hop: tuple[str, bool, str], options: dict[str, str]) -> None:
+        peer, sending, rate = hop
+        busy, streams = float(options.get("busy", 2.0)), int(options.get("streams", 1))
+        party = self.party(node)
+        sample = ev.LinkSample(f"id-{peer}", sending, parse_rate(rate), busy, streams)
+        session = int(options.get("session", party.session))
+        self.tell(ev.LinksMeasured(party.worker_id, session, (sample,)))
+
+    def do_sends(self, node: str, **rates: str) -> None:
+        """One report of a sender about all its concurrent hops."""
+        party = self.party(node)
+        samples = [ev.LinkSample(f"id-{peer}", True, parse_rate(rate), 2.0, len(rates)) for peer, rate in rates.items()]
+        self.tell(ev.LinksMeasured(party.worker_id, party.session, tuple(samples)))
+
+    def do_probed(self, order: str, **options: str) -> None:
+        known = list(self.orders)
+        order = {"last": known[-1:], "last-but-one": known[-2:]}.get(order, [order])[0]
+        party = self.party(options.get("by", self.orders.get(order, "")))
+        up, down = (parse_rate(options[key]) if key in options else None for key in ("up", "down"))
+        error = options.get("error", "").replace("_", " ")
+        session = int(options.get("session", party.session))
+        self.tell(ev.ProbeEnded(party.worker_id, session, order, up, down, 2.0, error))
+
+    def do_dialled(self, name: str, answer: str) -> None:
+        self.tell(ev.DialedBack(self.party(name).worker_id, self.party(name).session, answer == "yes"))
+
+    def do_links(self) -> None:
+        """What is believed of every link."""
+        view = status_view(self.fleet.state, self.config, self.now)
+        for r in view.relays:
+            notes = (", demoted" if r.demoted else "") + (", cannot be dialled" if r.dialable == "no" else "")
+            self.lines.append(
+                f"{r.name} up {format_rate(r.uplink_bytes_per_s)} {r.uplink_source}"
+                f" down {format_rate(r.downlink_bytes_per_s)} {r.downlink_source} rank {r.rank}{notes}"
+            )
+        for o in view.origins:
+            self.lines.append(f"{o.name} up {format_rate(o.uplink_bytes_per_s)} {o.source}")
 
     # ---- verbs: time ----
 

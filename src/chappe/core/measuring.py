@@ -25,7 +25,7 @@ from chappe.core.demotion import Demotions
 from chappe.core.events import LinkSample, LinksMeasured, Role
 from chappe.core.publication import Publication
 from chappe.core.rates import Figure, Source, downlink, uplink
-from chappe.core.slow import HopSample, Slow
+from chappe.core.slow import SLOW_SHARE, HopSample, Slow
 from chappe.core.workers import Worker
 
 CLAIM_S = 5.0
@@ -126,8 +126,9 @@ class Measuring:
         self._attribute(sender, receiver, rate, busy_s, self._up(sender, 1), self._down(receiver))
 
     def _origin_sent(self, origin: Worker, samples: list[LinkSample]) -> None:
-        total, busy_s, limited, free = 0.0, 0.0, 0, 0
+        total, busy_s, limited, free, slow = 0.0, 0.0, 0, 0, 0
         seen: list[LinkSample] = []
+        figure = self._up(origin, 1)
         for sample in samples:
             child = self._context.state.workers.get(sample.peer)
             if child is None or self._hop(origin.worker_id, sample.peer) is None:
@@ -138,15 +139,18 @@ class Measuring:
                 rate = min(rate, got.sample.bytes_per_s)
             down = self._down(child)
             if down.known is not None:
+                share = (figure.known or down.known) / max(1, sample.streams)
+                slow += rate < SLOW_SHARE * min(share, down.known)
                 limited += rate >= EXPLAINED * down.known
                 free += rate < EXPLAINED * down.known
             total, busy_s = total + rate, max(busy_s, sample.busy_s)
             seen.append(sample)
         if not seen:
             return
-        figure = self._up(origin, 1)
         whole = all(sample.streams <= len(seen) for sample in seen)
         by_origin = whole and limited < len(seen) and (free > 0 or figure.source is Source.ASSUMED)
+        if slow and (slow < len(seen) or len(seen) == 1):  # the others are well, or there are none: it may be the head
+            by_origin = False
         if total >= figure.bytes_per_s or by_origin:
             origin.links.up.exact(total, busy_s, self._context.now)
             self._save(origin)

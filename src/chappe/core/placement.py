@@ -28,6 +28,7 @@ FAILURES = frozenset(
     }
 )
 """Reasons for which a relay with a child has failed it: they lower its success rate."""
+SLOW = frozenset({RebuildReason.SLOW_SENDER, RebuildReason.SLOW_RECEIVER})
 WEAK_SHARE = 0.5
 """A joiner is not put behind a tail that sends at less than this of what the joiner can take."""
 WAITS = "waits for its publisher: no relay that is here holds the whole object"
@@ -181,22 +182,39 @@ class Placement:
                     self._context.persist_worker(worker)
 
     def move_to_end(self, publication: Publication, place: Place, reason: RebuildReason) -> None:
-        """To where nobody waits behind it; it goes on receiving."""
+        """To where nobody waits behind it; it goes on receiving. One that may be slow waits behind nobody slower."""
         layout = publication.layout
         worker_id = place.chain.members[place.position]
         child = layout.child(place)
-        if child is None:
+        worker = self._context.state.workers.get(worker_id)
+        if child is None or worker is None:
+            return
+        members = place.chain.members
+        at = len(members) - 1  # once it is taken out
+        if reason in SLOW:
+            while at > place.position and self._slower(members[at], worker):
+                at -= 1
+        if at == place.position:
             return
         self._rebuilt(publication, place, reason, child)
-        worker = self._context.state.workers.get(worker_id)
-        if worker is not None:
-            self._note_failure(worker, reason)
-        self._context.touch(publication, layout.move_to_end(place.chain, worker_id))
+        self._note_failure(worker, reason)
+        near = layout.remove_from(place.chain, worker_id)
+        self._context.touch(publication, near | layout.insert(place.chain, worker_id, at))
         publication.members[worker_id].why = f"{reason.value}: moved to the end"
         self._context.log(
             "moved_to_end", reason.value, version=publication.version, relay=self._context.name(worker_id)
         )
         self.heal(publication)
+
+    def _slower(self, member: str, worker: Worker) -> bool:
+        other = self._context.state.workers.get(member)
+        if other is None:
+            return False
+        if other.demoted is not worker.demoted:
+            return other.demoted
+        assumed, now = self._context.config.assumed_bytes_per_s, self._context.now
+        hops = [link_of(w, assumed, now).hop_bytes_per_s for w in (other, worker)]
+        return hops[0] < WEAK_SHARE * hops[1]
 
     def dismiss(self, publication: Publication) -> None:
         """Nobody is served this object any more."""

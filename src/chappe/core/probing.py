@@ -33,6 +33,8 @@ LOOK_S = 5.0
 RETRY_S = 60.0
 RETRY_MAX_S = 3600.0
 AT_ONCE_MAX = 8
+PROBE_CREDIT_S = 2.5
+"""What a probe counts towards the trust of a demoted relay: it is short, but it has the link to itself."""
 KEY = "probe "
 
 
@@ -163,7 +165,7 @@ class Probing:
         self._measuring.probed(worker, dialled, up, busy_s)
         self._measuring.probed(dialled, worker, down, busy_s)
         if not worker.demoted:
-            self._demotions.sent(dialled, down, busy_s)
+            self._demotions.sent(dialled, down, max(PROBE_CREDIT_S, busy_s))
         self._tries[order.about] = Tries(0, self._context.now + RETRY_S, measured=True)
         self._context.log(
             "probed", "", reporter=worker.name, dialled=dialled.name, up=format_rate(up), down=format_rate(down)

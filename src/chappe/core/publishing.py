@@ -166,6 +166,8 @@ class Publishing:
         for request in publication.watchers:
             self._context.send(RequestRefused(request, PublishErrorKind.CONFLICT, message))
         publication.watchers.clear()
+        publication.origin_id = ""  # whoever has the right bytes may resume it
+        self._context.touch_all(publication)
 
     def _of_origin(self, worker_id: str, session: int, object_id: str) -> Publication | None:
         worker = self._context.of_session(worker_id, session)

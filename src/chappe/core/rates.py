@@ -53,14 +53,14 @@ def downlink(worker: Worker, assumed: float, now: float) -> Figure:
 
 
 def link_of(worker: Worker, assumed: float, now: float) -> Link:
-    """A worker's links as the planner takes them; `source` is the weaker of the two directions."""
+    """A worker's links as the planner takes them; `source` is that of the slower direction, the weaker one of equals."""
     up, down = uplink(worker, assumed, now), downlink(worker, assumed, now)
     return Link(
         worker.worker_id,
         worker.name,
         up.bytes_per_s,
         down.bytes_per_s,
-        min(up.source, down.source, key=_ORDER.index).value,
+        min((up, down), key=lambda f: (f.bytes_per_s, _ORDER.index(f.source))).source.value,
         worker.links.success_rate(now),
         worker.dialable is not False,
         worker.demoted,

@@ -280,6 +280,7 @@ class Slow:
                 for at in publication.layout.places(accused.worker_id):
                     self._placement.move_to_end(publication, at, RebuildReason.SLOW_SENDER)
             case (Mode.UP, False):
+                publication.members[accused.worker_id].why = f"cleared: the downlink of {watched.name} was the limit"
                 self._receiver(publication, watched, mean)
             case (Mode.SWAP, True):
                 accused.links.down.settle(before, now)

@@ -187,7 +187,9 @@ def _unequal(
         worse = max(before.t_target_s / found.t_target_s, before.t_all_s / found.t_all_s)
         if len(before.chains) == previous and len(before.unplaced) <= len(found.unplaced) and worse <= KEEP_WITHIN:
             found, kept = before, " (kept)"
-    times = f"T({fraction:g}) {format_duration(found.t_target_s)}, T(1) {format_duration(found.t_all_s)}"
+    times = f"T(1) {format_duration(found.t_all_s)}"
+    if fraction < 1:
+        times = f"T({fraction:g}) {format_duration(found.t_target_s)}, {times}"
     return found, f"{len(found.chains)} chains{kept} for {len(hosts)} unequal workers: {times} expected"
 
 
