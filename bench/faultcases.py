@@ -35,12 +35,17 @@ class Scene:
 Line = dict[str, Any]
 _NO_DECISIONS = frozenset(
     {"session_lost", "parent_lost", "lease_lapsed", "fraction_installed", "root_announced", "closed", "ended"}
+    | {"slow_hop", "probe", "probe_failed", "dialled_back", "coordinator_ready"}
 )
 
 
 def first_decision(lines: Sequence[Line]) -> Line | None:
     """What the coordinator did first; that it noticed something is not yet that."""
     return next((x for x in lines if x["who"] == "coordinator" and x["event"] not in _NO_DECISIONS), None)
+
+
+def demoted(lines: Sequence[Line]) -> Line | None:
+    return next((x for x in lines if x["event"] == "demoted"), None)
 
 
 def last_joined(lines: Sequence[Line]) -> Line | None:
@@ -143,7 +148,10 @@ async def _rot(scene: Scene) -> None:
 CASES = (
     Case("relay-drops", "relay drops (SIGKILL)", _kill, second, behind, "1 s, T within 5 %", 312, dies=True),
     Case("relay-blackholed", "relay blackholed", _blackhole, second, behind, "stall timeout + 1 s", dies=True),
-    Case("relay-halves", "relay's uplink halves", _halve_uplink, second, behind, "demoted in 10 s", 312),
+    Case(
+        *("relay-halves", "relay's uplink halves", _halve_uplink, second, behind, "demoted in 10 s", 312),
+        answer=demoted,
+    ),
     Case("worker-drops", "tail worker drops (SIGKILL)", _kill, tail, others, "no other waits", 240, dies=True),
     Case("worker-halves", "tail's downlink halves", _halve_downlink, tail, itself, "no other waits", 240),
     Case(

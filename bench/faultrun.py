@@ -30,6 +30,7 @@ SLOW_EVERY = 5
 BEFORE_S = 3.0
 """The rate before the fault is taken over so long."""
 LINES_KEPT = 80
+_DULL = frozenset({"level", "object_id", "root", "store", "state", "http", "tls", "run"})
 _EVERY_RUN = frozenset({("fetch_ended", "complete"), ("landed", "installed")})
 
 
@@ -272,8 +273,8 @@ def _lines(path: Path, fault_s: float) -> Iterator[Line]:
             continue
         after_s = datetime.fromisoformat(line.pop("timestamp")).timestamp() - fault_s
         if after_s >= 0 and (line.get("event"), line.get("reason")) not in _EVERY_RUN:
-            line.pop("level", None)
-            yield {"after_s": round(after_s, 3), "who": path.stem, **line}
+            kept = {key: value for key, value in line.items() if key not in _DULL}
+            yield {"after_s": round(after_s, 3), "who": path.stem, **kept}
 
 
 def _identical(fleet: ShapedFleet, snapshot: Path, names: Iterable[str]) -> bool:

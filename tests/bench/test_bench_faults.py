@@ -113,6 +113,7 @@ def test_the_answer_to_a_fault_is_found_in_the_logs() -> None:
     assert CASES["relay-drops"].answer(lines) is lines[3]
     assert CASES["coordinator"].answer(lines) is lines[4]
     assert CASES["rot"].answer(lines) is None
+    assert CASES["relay-halves"].answer([*lines, {"who": "coordinator", "event": "demoted"}]) is not None
 
 
 def test_rot_is_one_bit(tmp_path: Path) -> None:
