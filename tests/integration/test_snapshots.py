@@ -84,12 +84,12 @@ async def test_torch_tensors_arrive_bit_for_bit(fleet: LocalFleet, publisher: As
 def sharded_model(directory: Path) -> Path:
     """Two shards with an index, a shard without tensors, and sidecars: empty, with names from elsewhere, nested."""
     directory.mkdir()
-    shards = {
+    shards: dict[str, dict[str, np.ndarray[Any, Any]]] = {
         "model-00001-of-00003.safetensors": {"a": np.arange(100_000, dtype=np.float32)},
         "model-00002-of-00003.safetensors": {"b": np.ones((3, 1000), np.float16), "c": np.zeros(0, np.int8)},
         "model-00003-of-00003.safetensors": {},
     }
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for shard, tensors in shards.items():
         save_file(tensors, directory / shard)
         weight_map |= dict.fromkeys(tensors, shard)

@@ -55,8 +55,10 @@ async def test_the_newest_wins_but_not_twice_in_a_row(
         await first.wait(timeout_s=30)
     await all_receive(fleet, before, 0.15 * SIZE_BYTES)
     third = await publisher.publish(sources[2])
-    held_back = lambda s: all(f"finishes version {second.version} first" in r.reason for r in s.relays)  # noqa: E731
-    await fleet.wait_status(lambda s: s.publications[0].version == third.version and held_back(s))
+    wanted = f"finishes version {second.version} first"
+    await fleet.wait_status(
+        lambda s: s.publications[0].version == third.version and all(wanted in r.reason for r in s.relays)
+    )
     held.gates[2].open()
     assert not second.done
     held.gates[1].open()
