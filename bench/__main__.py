@@ -16,6 +16,16 @@ COMMANDS = {
         "What a dead, slow or rotten relay costs a broadcast (root, namespaces, tc).",
         "python -m bench faults --only relay-drops --scale 0.25",
     ),
+    "hop": (
+        "bench.hop:hop",
+        "Goodput, CPU and memory of relays on loopback, unshaped; hashing; bare TCP beside it.",
+        "python -m bench hop --size 4GiB --repeats 1",
+    ),
+    "layout": (
+        "bench.layout:layout",
+        "Planned chains against every possible set of chains, and against the physical bound.",
+        "python -m bench layout --fleets 1000",
+    ),
 }
 
 

@@ -91,13 +91,13 @@ class LocalFleet:
         await self.coordinator.wait_ready()
         return self.coordinator
 
-    async def start_relay(self, spec: RelaySpec) -> Process:
-        """Start a relay, also again after it has ended: its store is kept."""
+    async def start_relay(self, spec: RelaySpec, *, module: str = "relayd") -> Process:
+        """Start a relay, also again after it has ended: its store is kept. `module` is what runs as `python -m`."""
         arguments = ["--coordinator", self.address, "--store", str(self.store(spec.name)), "--name", spec.name]
         if "--listen" not in spec.flags:
             arguments += ["--listen", "127.0.0.1:0"]
         arguments += ["--log-format", "json", *spec.flags]
-        process = await self._start(spec.name, "relayd", arguments)
+        process = await self._start(spec.name, module, arguments)
         self.workers[spec.name] = process
         await process.wait_ready()
         return process
