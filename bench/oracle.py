@@ -3,11 +3,11 @@
 For every set of heads, every way to divide the others among them and every order behind each: exact under the fluid
 model, by two facts that the planner does not use.
 
-* A hop of constant capacity delivers D(t) = min over s <= t of P(s) + c (t - s) of what its parent has, P. Hops in a row
-  are one hop of the smallest capacity. So whoever stands behind a head is done at max over s of s + (F - P(s)) / c, with
+* A hop of constant capacity c delivers D(t) = min over s <= t of P(s) + c (t - s) of what its parent has, P. Hops in a
+  row are one hop of the smallest capacity. So whoever stands behind a head is done at max over s of s + (F - P(s)) / c,
   c the smallest capacity on the way; heads' progress is piecewise linear, so only its corners count.
-* How many are done at a time t: a best division of the others, subset by subset. T(f) is the smallest completion time at
-  which enough are.
+* How many are done at a time t: a best division of the others, subset by subset. T(f) is the smallest completion time
+  at which enough are.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chappe.coordinator.assignments import encode_assignment
+from chappe.coordinator.assignments import encode_assignment, encode_probe
 from chappe.core import effects as fx
 from chappe.v1 import coordinator_pb2 as pb
 from chappe.v1 import relay_pb2
@@ -56,3 +56,24 @@ def test_an_edge_without_a_parent_has_no_token() -> None:
     edge = encode_assignment(assign, "run", TokenKey.generate().sign).assignment.edges[0]
     assert not edge.HasField("parent")
     assert not edge.HasField("token")
+
+
+def test_who_dials_and_what_is_expected_of_the_hop() -> None:
+    parent, child = fx.PeerRef("p", "P", "p:1"), fx.PeerRef("c", "C", "c:1")
+    slot = fx.ChildSlot(child, slot=0, generation=6, epoch=13, dialer=fx.Dialer.PARENT)
+    edge = fx.Edge(OBJECT, 0, 11, parent, children=(slot,), dialer=fx.Dialer.PARENT, expected_bytes_per_s=5e6)
+    sent = encode_assignment(fx.Assign("me", 7, 5, 14, (), (edge,)), "run", TokenKey.generate().sign).assignment.edges[
+        0
+    ]
+    assert (sent.dialer, sent.expected_bytes_per_s) == (pb.DIALER_PARENT, 5e6)
+    assert sent.children[0].dialer == pb.DIALER_PARENT
+
+
+def test_a_probe_order_carries_a_token_that_names_no_object() -> None:
+    key = TokenKey.generate()
+    order = fx.StartProbe("me", 7, 5, "probe-9", fx.PeerRef("p", "P", "p:1"), 9, 8 << 20, 2.0)
+    sent = encode_probe(order, "run", key.sign).probe
+    assert (sent.order, sent.peer.address, sent.bytes_max, sent.seconds_max) == ("probe-9", "p:1", 8 << 20, 2.0)
+    assert verify(key.public_bytes(), sent.token) == relay_pb2.EdgeClaims(
+        run="run", parent="p", child="me", child_generation=5, epoch=9
+    )

@@ -146,6 +146,32 @@ JOIN_CASES = [
         pb.JoinRequest(parent_lost=pb.ParentLost(object_id=OBJECT, parent="o1", epoch=4, reason="stalled")),
         events.ParentLost("w1", 7, events.HeldEdge(OBJECT, 0, "o1", 4), ParentLossReason.STALLED),
     ),
+    (
+        RELAY,
+        pb.JoinRequest(
+            links=pb.LinkReport(
+                samples=[
+                    pb.LinkSample(peer="o1", bytes_per_s=5e6, busy_s=1.5, bytes=7_500_000, streams=1),
+                    pb.LinkSample(peer="w2", sending=True, bytes_per_s=4e6, busy_s=2.0),
+                    pb.LinkSample(peer="w3", sending=True, bytes_per_s=0.0, busy_s=2.0),
+                    pb.LinkSample(peer="w3", sending=True, bytes_per_s=4e6, busy_s=0.0),
+                ]
+            )
+        ),
+        events.LinksMeasured(
+            "w1", 7, (events.LinkSample("o1", False, 5e6, 1.5, 1), events.LinkSample("w2", True, 4e6, 2.0, 1))
+        ),
+    ),
+    (
+        RELAY,
+        pb.JoinRequest(probe_result=pb.ProbeResult(order="probe-7", up_bytes_per_s=5e6, bytes=8_000_000, seconds=1.6)),
+        events.ProbeEnded("w1", 7, "probe-7", 5e6, None, 1.6),
+    ),
+    (
+        ORIGIN,
+        pb.JoinRequest(probe_result=pb.ProbeResult(order="probe-7", error="x" * 3000)),
+        events.ProbeEnded("o1", 8, "probe-7", None, None, 0.0, "x" * 2000),
+    ),
     (RELAY, pb.JoinRequest(leaving=pb.Leaving()), events.LeaveRequested("w1", 7)),
     (
         ORIGIN,
@@ -184,6 +210,21 @@ def test_every_message_of_the_protocol_has_a_case() -> None:
     assert known == {field.name for field in pb.JoinRequest.DESCRIPTOR.oneofs_by_name["message"].fields}
 
 
+def report(**sample: object) -> pb.JoinRequest:
+    return pb.JoinRequest(links=pb.LinkReport(samples=[pb.LinkSample(**sample)]))
+
+
+def test_a_report_of_too_many_samples_is_refused() -> None:
+    many = pb.LinkReport(samples=[pb.LinkSample(peer="w2", bytes_per_s=1, busy_s=1)] * 65_537)
+    with pytest.raises(PeerError, match="too many"):
+        codec.decode_join(pb.JoinRequest(links=many), RELAY)
+
+
+def test_a_node_may_declare_that_it_cannot_be_dialled() -> None:
+    assert codec.decode_hello(hello(dialable=pb.DIALABLE_NO), 1).no_dial_in
+    assert not codec.decode_hello(hello(), 1).no_dial_in
+
+
 @pytest.mark.parametrize(
     ("who", "message", "error"),
     [
@@ -194,6 +235,13 @@ def test_every_message_of_the_protocol_has_a_case() -> None:
         (ORIGIN, JOIN_CASES[3][1], "origin origin may not send 'parent_connected'"),
         (RELAY, pb.JoinRequest(parent_lost=pb.ParentLost(object_id=OBJECT, parent="p", reason="mood")), "'mood'"),
         (ORIGIN, pb.JoinRequest(offer=pb.Offer(object_id=OBJECT)), "kind 0"),
+        (RELAY, report(peer="w2", bytes_per_s=float("inf"), busy_s=1), "is not a rate"),
+        (RELAY, report(peer="w2", bytes_per_s=-1, busy_s=1), "is not a rate"),
+        (RELAY, report(peer="w2", bytes_per_s=1e15, busy_s=1), "is not a rate"),
+        (RELAY, report(peer="w2", bytes_per_s=1, busy_s=float("nan")), "is not a duration"),
+        (RELAY, report(peer="w2", bytes_per_s=1, busy_s=1e9), "is not a duration"),
+        (RELAY, report(peer="", bytes_per_s=1, busy_s=1), "peer"),
+        (RELAY, pb.JoinRequest(probe_result=pb.ProbeResult(order="")), "order"),
         (ORIGIN, pb.JoinRequest(root=pb.RootAnnounced(object_id=OBJECT, root="")), "is not a root"),
     ],
 )

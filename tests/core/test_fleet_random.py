@@ -12,10 +12,10 @@ import random
 import pytest
 
 from chappe.core import events as ev
-from chappe.core.effects import Assign, PublishAccepted, PublishFinished, RequestRefused, WakeAt
+from chappe.core.effects import Assign, PublishAccepted, PublishFinished, RequestRefused, StartProbe, WakeAt
 from chappe.core.fleet import Fleet, FleetConfig, FleetState
 from chappe.core.invariants import History, broken
-from chappe.core.publication import Phase
+from chappe.core.publication import LIVE, Phase
 from chappe.core.reasons import ParentLossReason
 
 CHUNKS = 40
@@ -31,6 +31,7 @@ class Node:
         self.targets: dict[str, tuple[int, str]] = {}
         self.held: dict[str, int] = {}  # object -> chunks
         self.landed: dict[str, tuple[int, str]] = {}
+        self.no_dial_in = False
 
     def holding(self, object_id: str) -> ev.Holding:
         held = self.held.get(object_id, 0)
@@ -62,6 +63,9 @@ class Storm:
         self.waiting: set[int] = set()
         self.finished: set[int] = set()
         self.trail: list[str] = []
+        self.probes: list[StartProbe] = []
+        for node in self.nodes:
+            node.no_dial_in = self.random.random() < 0.15
 
     @property
     def nodes(self) -> list[Node]:
@@ -78,6 +82,9 @@ class Storm:
                     self.wake = time_s
                 case Assign():
                     self.assigned(effect)
+                case StartProbe():
+                    assert not any(p.phase in LIVE for p in self.fleet.state.publications.values())
+                    self.probes.append(effect)
                 case PublishAccepted(request, version, _):
                     self.waiting.add(request)
                     self.version = max(self.version, version)
@@ -119,6 +126,7 @@ class Storm:
                 self.random.choice([None, 1e6, 5e6]),
                 holdings=holdings if node.role is ev.Role.RELAY else (),
                 edges=node.edges,
+                no_dial_in=node.no_dial_in,
             )
         )
 
@@ -150,6 +158,38 @@ class Storm:
             node, edge = self.random.choice(edges)
             assert node.session is not None
             self.tell(ev.ParentConnected(node.worker_id, node.session, edge))
+
+    def do_measure(self) -> None:
+        """Claims about hops: true, false, contradictory, and of hops that are not there."""
+        for _ in range(3):
+            edges = [(n, e) for n in self.connected(self.relays) for e in n.edges]
+            if not edges:
+                return
+            node, edge = self.random.choice(edges)
+            got, sent = (self.random.choice([1e4, 1e6, 4e6, 5e6, 2e7, 1e12]) for _ in range(2))
+            parent = next((n for n in self.connected(self.nodes) if n.worker_id == edge.parent), None)
+            busy_s = self.random.choice([0.1, 2.0, 4.0])
+            if parent is not None and parent.session is not None and self.random.random() < 0.7:
+                streams = self.random.randint(1, 3)
+                sample = ev.LinkSample(node.worker_id, True, sent, busy_s, streams)
+                self.tell(ev.LinksMeasured(parent.worker_id, parent.session, (sample,)))
+            if node.session is not None:
+                peer = self.random.choice([edge.parent, edge.parent, edge.parent, "id-r0", "nobody"])
+                self.tell(ev.LinksMeasured(node.worker_id, node.session, (ev.LinkSample(peer, False, got, busy_s),)))
+
+    def do_dial(self) -> None:
+        node = self.random.choice(self.nodes)
+        if node.session is not None:
+            self.tell(ev.DialedBack(node.worker_id, node.session, self.random.random() < 0.6))
+
+    def do_probe(self) -> None:
+        if self.probes:
+            probe = self.random.choice(self.probes[-3:])
+            node = next(n for n in self.nodes if n.worker_id == probe.worker_id)
+            rates = [self.random.choice([None, 1e5, 5e6, 1e12]) for _ in range(2)]
+            session = self.random.choice([probe.session, node.session or probe.session])
+            error = self.random.choice(["", "", "busy"])
+            self.tell(ev.ProbeEnded(probe.worker_id, session, probe.order, rates[0], rates[1], 2.0, error))
 
     def do_progress(self) -> None:
         for node in self.connected(self.relays):
@@ -289,8 +329,11 @@ class Storm:
             self.do_people,
             self.do_coordinator,
             self.do_time,
+            self.do_measure,
+            self.do_dial,
+            self.do_probe,
         ]
-        weights = [6, 4, 4, 8, 2, 2, 4, 1, 1, 4]
+        weights = [6, 4, 4, 8, 2, 2, 4, 1, 1, 4, 6, 2, 1]
         for _ in range(steps):
             self.random.choices(moves, weights)[0]()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -86,14 +88,60 @@ class TestPlan:
         assert plan_chains(1e6, []).placements == ()
 
     @given(links, st.floats(1e4, 1e10), st.integers(0, 12))
-    def test_everybody_once_and_balanced(self, fleet: list[Link], origin: float, chains: int) -> None:
+    def test_everybody_once(self, fleet: list[Link], origin: float, chains: int) -> None:
         plan = plan_chains(origin, fleet, chains=chains)
         assert sorted(p.worker_id for p in plan.placements) == sorted(k.worker_id for k in fleet)
         assert len({(p.slot, p.position) for p in plan.placements}) == len(fleet)
+        assert all(any(p.slot == s for p in plan.placements) for s in range(plan.chains))
+        assert plan.chains <= (chains or len(fleet))
+        assert all(p.why for p in plan.placements)
+
+    @given(st.lists(st.floats(95, 105), min_size=1, max_size=30), st.floats(10, 5000), st.integers(0, 12))
+    def test_equal_links_are_balanced_whatever_the_noise(self, mbit: list[float], b0: float, chains: int) -> None:
+        workers = fleet(*mbit)
+        plan = plan_chains(b0 * MBIT, workers, chains=chains)
         sizes = [sum(p.slot == s for p in plan.placements) for s in range(plan.chains)]
         assert max(sizes) - min(sizes) <= 1
-        assert min(sizes) >= 1
-        assert all(p.why for p in plan.placements)
+        assert plan.chains == (min(chains, len(mbit)) or chain_count(b0 * MBIT, worker_rate(workers), len(mbit)))
+
+    def test_weak_uplinks_change_the_number_of_chains(self) -> None:
+        """The fleet on which floor(B0/Bw) chains took 35 s and this rule 13 s."""
+        plan = plan_chains(90 * MBIT, fleet(30, 30, 30, 30, 30, 8, 8, 8, 8, down=30), payload_bytes=32 << 20)
+        assert plan.chains == 4
+        assert all(p.worker_id < "w5" for p in plan.placements if p.position == 0)
+
+    def test_a_promise_within_five_per_cent_does_not_change_the_number_of_chains(self) -> None:
+        workers = fleet(100, 100, 100, 100, 60, down=100)
+        kept = plan_chains(200 * MBIT, workers, previous=3)
+        assert "(kept)" in kept.why or kept.chains == plan_chains(200 * MBIT, workers).chains
+        far = plan_chains(200 * MBIT, workers, previous=5)
+        assert far.chains == plan_chains(200 * MBIT, workers).chains
+
+    def test_demoted_and_failing_workers_stand_last(self) -> None:
+        workers = [replace(k, demoted=k.name in ("w0", "w1", "w2")) for k in fleet(*[100] * 6)]
+        plan = plan_chains(200 * MBIT, workers, chains=2)
+        for slot in range(plan.chains):
+            demoted = [p.worker_id in ("w0", "w1", "w2") for p in plan.placements if p.slot == slot]
+            assert demoted == sorted(demoted)
+        assert {p.rank for p in plan.placements if "demoted" in p.why} == {4, 5, 6}
+        failing = [replace(k, success=0.5 if k.name == "w0" else 1.0) for k in fleet(*[100] * 6)]
+        assert [p.worker_id for p in plan_chains(100 * MBIT, failing).placements][-1] == "w0"
+
+    @given(links, st.randoms(use_true_random=False), st.booleans())
+    def test_every_hop_has_a_side_that_can_dial(self, fleet: list[Link], dice: Random, origin_dialable: bool) -> None:
+        workers = [replace(k, dialable=dice.random() > 0.4) for k in fleet]
+        plan = plan_chains(1e8, workers, origin_dialable=origin_dialable)
+        can = {k.worker_id: k.dialable for k in workers}
+        by_place = {(p.slot, p.position): p for p in plan.placements}
+        assert len(by_place) == len(workers)
+        for (slot, position), p in by_place.items():
+            above = can[by_place[slot, position - 1].worker_id] if position else origin_dialable
+            assert above or can[p.worker_id] or "no neighbour" in p.why
+
+    def test_ten_thousand_unequal_workers(self) -> None:
+        workers = fleet(*[20 + 13 * i % 180 for i in range(10_000)], down=200)
+        plan = plan_chains(8000 * MBIT, workers, fraction=0.9)
+        assert len(plan.placements) == 10_000
 
     @given(links, st.floats(1e4, 1e10))
     def test_no_child_is_faster_than_its_parent(self, fleet: list[Link], origin: float) -> None:

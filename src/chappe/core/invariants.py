@@ -5,6 +5,7 @@
     structure   a worker stands at most once in each stripe; slots of a stripe differ
     edges       one parent; at most one child per (object, stripe, slot), the same at both ends; no cycle
     feeding     nobody who is here and may have a place is without one; no chain starves while another has a source
+    dialling    every hop has a side that can dial, where its chain has such a place
     counting    counters equal a recount; received >= verified >= installed
     growing     epochs, versions, installed versions, recorded fractions
 """
@@ -14,6 +15,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from chappe.core.bridging import cut_off, spots
+from chappe.core.chain import Chain
 from chappe.core.effects import Assign, Edge, Effect, PersistEpoch
 from chappe.core.fleet import Fleet
 from chappe.core.publication import Phase, Publication
@@ -28,6 +31,7 @@ def broken(fleet: Fleet) -> list[str]:
         found += _structure(publication)
         found += _counting(publication)
         found += _feeding(fleet, publication)
+        found += _dialling(fleet, publication)
     found += _edges(fleet)
     return found
 
@@ -95,6 +99,23 @@ def _feeding(fleet: Fleet, publication: Publication) -> list[str]:
     return found
 
 
+def _dialling(fleet: Fleet, publication: Publication) -> list[str]:
+    """Nobody is where no side of its hop can dial while there is a better place."""
+    undialable = {w.worker_id for w in fleet.state.workers.values() if w.dialable is False}
+    if not undialable or not publication.active:
+        return []
+    able = publication.origin_id not in undialable
+    found: list[str] = []
+    for chain in publication.layout.chains:
+        for i, member in enumerate(chain.members):
+            if not cut_off(chain, i, undialable, source_dialable=able):
+                continue
+            rest = Chain(chain.stripe, chain.slot, [m for m in chain.members if m != member], chain.rooted)
+            if next(spots(rest, undialable, source_dialable=able), None) is not None:
+                found.append(f"v{publication.version}: neither {member} nor its parent can dial, and it could move")
+    return found
+
+
 def _edges(fleet: Fleet) -> list[str]:
     found: list[str] = []
     edges: dict[Node, Edge] = {}
@@ -155,7 +176,7 @@ class History:
         self._fractions: dict[str, dict[str, float]] = {}
 
     def observe(self, fleet: Fleet, effects: Iterable[Effect], *, whole: bool = True) -> list[str]:
-        """`whole` False looks at the effects only: for large fleets, where a look at every worker is for now and then."""
+        """`whole` False looks at the effects only: in large fleets a look at every worker is for now and then."""
         found: list[str] = []
         effects = list(effects)
         self._reserved = max([self._reserved, *(e.reserved for e in effects if isinstance(e, PersistEpoch))])

@@ -70,7 +70,7 @@ class Progress:
         self._placement = placement
 
     def take_holding(self, worker: Worker, holding: Holding, *, afresh: bool = False) -> Publication | None:
-        """Record what a worker says of an object. Returns the publication when its level or state is news."""
+        """Record what a worker says of an object. Returns the publication when level, state or wholeness is news."""
         publication = self._publication_of(holding)
         if publication is None:
             if worker.note_versions(holding):  # landed long ago: versions are all that is left of it
@@ -90,7 +90,9 @@ class Progress:
             self._advanced(worker, publication, level, failed)
             return publication
         self._context.changed[publication.object_id] = None
-        return publication if before is None or before.state is not holding.state else None
+        if before is None or before.state is not holding.state or is_complete(before) is not is_complete(holding):
+            return publication  # also when a copy has rotted: what it fed needs another source
+        return None
 
     def _publication_of(self, holding: Holding) -> Publication | None:
         """By object, or by version and root: the same bytes may have come as another object."""

@@ -53,7 +53,7 @@ def downlink(worker: Worker, assumed: float, now: float) -> Figure:
 
 
 def link_of(worker: Worker, assumed: float, now: float) -> Link:
-    """A worker's links as the planner takes them; `source` is that of the slower direction, the weaker one of equals."""
+    """A worker's links as the planner takes them. `source` is that of the slower direction."""
     up, down = uplink(worker, assumed, now), downlink(worker, assumed, now)
     return Link(
         worker.worker_id,

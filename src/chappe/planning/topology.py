@@ -28,6 +28,8 @@ OVERCOMMIT = 1.05
 EQUAL_WITHIN = 0.1
 KEEP_WITHIN = 1.05
 """A number of chains is kept while another one promises less than this: measured rates are never twice the same."""
+LARGE = 2000
+"""From so many workers on only a few numbers of chains are tried: a plan must not hold up the coordinator for long."""
 FILL_S = 0.01
 """A relay forwards nothing before a chunk is whole, and a chunk is cut to about this much of a link."""
 
@@ -181,11 +183,17 @@ def _unequal(
 
     if chains:
         return best([min(chains, len(hosts))]), _as_asked(chains, len(hosts))
-    found, kept = best(None), ""
+    counts = None
+    if len(hosts) >= LARGE:
+        usual = chain_count(origin_bytes_per_s, worker_rate(ranked), len(hosts))
+        counts = sorted({max(1, usual // 2), usual, min(2 * usual, len(hosts))})
+    found, kept = best(counts), ""
+    if found.unplaced:
+        return found, f"{len(found.chains)} chains: {len(found.unplaced)} of {len(hosts)} workers cannot be reached"
     if previous is not None and len(found.chains) != previous <= len(hosts):
         before = best([previous])
-        worse = max(before.t_target_s / found.t_target_s, before.t_all_s / found.t_all_s)
-        if len(before.chains) == previous and len(before.unplaced) <= len(found.unplaced) and worse <= KEEP_WITHIN:
+        worse = max(before.t_target_s / found.t_target_s, before.t_all_s / found.t_all_s, 1.0)
+        if len(before.chains) == previous and not before.unplaced and worse <= KEEP_WITHIN:
             found, kept = before, " (kept)"
     times = f"T(1) {format_duration(found.t_all_s)}"
     if fraction < 1:
