@@ -53,7 +53,7 @@ class Disk:
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
         return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
-    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+    def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> None:
         """All of it, or OSError."""
         self._step("pwrite")
         written = os.pwrite(fd, data, offset)
@@ -83,7 +83,7 @@ class Disk:
         with ThreadPoolExecutor(min(SYNC_THREADS_MAX, len(paths)), "chappe-fsync") as threads:
             list(threads.map(self.fsync, paths))
 
-    def write_record(self, path: Path, data: bytes, *, durable: bool) -> None:
+    def write_record(self, path: Path, data: bytes | memoryview, *, durable: bool) -> None:
         """Replace a small file as a whole. Durable: it is on the device, name included, when this returns."""
         temporary = path.with_name(path.name + ".tmp")
         self._step("write_record")

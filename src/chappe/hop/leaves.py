@@ -36,7 +36,7 @@ class LeafTable:
         self._have = bytearray(self._first[-1])
         self._running: OrderedDict[int, _Running] = OrderedDict()
 
-    def feed(self, place: ChunkPlace, data: bytes, digest: bytes) -> bool:
+    def feed(self, place: ChunkPlace, data: bytes | memoryview, digest: bytes) -> bool:
         """Take a verified chunk. False when its leaf was not hashed on the way (see `missing`)."""
         leaf, inner = self._first[place.file] + place.offset // LEAF_BYTES, place.offset % LEAF_BYTES
         if inner == 0 and place.length <= LEAF_BYTES and place.length == self._leaf_length(place):
@@ -49,7 +49,7 @@ class LeafTable:
             return True
         return self._run(leaf, inner, place, data)
 
-    def _run(self, leaf: int, inner: int, place: ChunkPlace, data: bytes) -> bool:
+    def _run(self, leaf: int, inner: int, place: ChunkPlace, data: bytes | memoryview) -> bool:
         running = self._running.get(leaf)
         if inner == 0:
             running = self._running[leaf] = _Running(self._manifest.algorithm.start(), 0)

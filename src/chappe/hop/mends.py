@@ -35,7 +35,7 @@ class Mends:
     def __len__(self) -> int:
         return len(self._chunks)
 
-    def put(self, chunk: int, data: bytes) -> None:
+    def put(self, chunk: int, data: bytes | memoryview) -> None:
         self._disk.mkdir(self._directory)
         self._disk.write_record(self._directory / str(chunk), data, durable=False)
         self._chunks.add(chunk)

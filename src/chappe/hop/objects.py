@@ -31,7 +31,7 @@ from chappe.hop.leaves import LeafTable
 from chappe.hop.mends import Mends
 from chappe.hop.recent import RecentChunks
 from chappe.hop.records import LandingRecord
-from chappe.hop.source import Signal, SourceState
+from chappe.hop.source import Data, Signal, SourceState
 from chappe.hop.writeback import WriteBehind
 
 
@@ -120,7 +120,7 @@ class StoredObject:
     def page_bytes(self, index: int) -> bytes:
         return self._kept.page_bytes(index)
 
-    def read_chunk(self, chunk: int) -> bytes:
+    def read_chunk(self, chunk: int) -> Data:
         recent = self._recent.get(chunk)
         if recent is not None:
             return recent
@@ -201,7 +201,7 @@ class StoredObject:
         if new:
             self.signal.fire()
 
-    def put_chunks(self, chunks: Sequence[tuple[int, bytes]]) -> None:
+    def put_chunks(self, chunks: Sequence[tuple[int, Data]]) -> None:
         """See `ChunkSink`. What came before a chunk that is wrong or finds no room is stored and held."""
         self._refuse_if_dropped()
         manifest = self._kept.known()
@@ -215,7 +215,7 @@ class StoredObject:
             if len(self.ledger.held) != before:
                 self.signal.fire()
 
-    def _put_chunk(self, manifest: Manifest, chunk: int, data: bytes) -> None:
+    def _put_chunk(self, manifest: Manifest, chunk: int, data: Data) -> None:
         digest = self._kept.digest(chunk)
         if digest is None:
             raise ManifestError(f"chunk {chunk} came before its page")
@@ -236,7 +236,7 @@ class StoredObject:
         self._take_leaf(manifest, place, data, digest)
         self._journal.add(chunk, place.length)
 
-    def _take_leaf(self, manifest: Manifest, place: ChunkPlace, data: bytes, digest: bytes) -> None:
+    def _take_leaf(self, manifest: Manifest, place: ChunkPlace, data: Data, digest: bytes) -> None:
         """Hash leaves while their bytes are hot: on the way, or read back once all chunks of one have come."""
         leaves = self._leaves
         if leaves is None or leaves.feed(place, data, digest):

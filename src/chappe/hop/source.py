@@ -14,6 +14,9 @@ from typing import Protocol
 from chappe.core.ledger import Ledger
 from chappe.core.manifest import Manifest
 
+Data = bytes | memoryview
+"""The bytes of a chunk; a view keeps the message alive in which they came, and spares a copy."""
+
 
 class Signal:
     """Wakes every waiter when something changed. Nothing is lost between looking and waiting: compare `count`."""
@@ -71,7 +74,7 @@ class ChunkSource(Protocol):
     def page_bytes(self, index: int) -> bytes:
         """The serialized Page message of a page that is here."""
 
-    def read_chunk(self, chunk: int) -> bytes:
+    def read_chunk(self, chunk: int) -> Data:
         """The bytes of a chunk in the ledger; blocking, from the page cache nearly always.
 
         Raises OSError, or SnapshotChangedError at an origin whose files are not what they were.
@@ -102,5 +105,5 @@ class ChunkSink(Protocol):
     def put_page(self, data: bytes) -> None:
         """Raises ManifestError."""
 
-    def put_chunks(self, chunks: Sequence[tuple[int, bytes]]) -> None:
+    def put_chunks(self, chunks: Sequence[tuple[int, Data]]) -> None:
         """Verify, then store, then record. Raises ChunkMismatchError (what came before it is stored), DiskFullError."""

@@ -27,7 +27,7 @@ from chappe.errors import ChappeError, UsageError
 from chappe.hop.guard import Ticket
 from chappe.hop.limits import TokenBucket
 from chappe.hop.meter import HopMeter, HopMeters
-from chappe.hop.source import ChunkSource, Signal, SourceState
+from chappe.hop.source import ChunkSource, Data, Signal, SourceState
 from chappe.hop.stall import stall_timeout_s
 from chappe.v1.relay_pb2 import EndReason, FetchRequest, Range
 from chappe.wire.frames import (
@@ -193,7 +193,7 @@ class ChildStream:
         return max(1, min(CHUNKS_PER_MESSAGE_MAX, int(batch_bytes) // manifest.chunk_bytes))
 
     async def _send_chunks(self, manifest: Manifest, chunks: list[int]) -> None:
-        batch: list[tuple[int, bytes | memoryview]] = []
+        batch: list[tuple[int, Data]] = []
         for chunk in chunks:
             try:
                 data = self.source.read_chunk(chunk)
@@ -221,8 +221,9 @@ class ChildStream:
         now = boot_now()
         self.meter.record(len(frame), now)
         self.ticket.progress(now)
-        # A child that takes long over a message because its link is slow is not one that has stalled.
-        self.ticket.patience_s = stall_timeout_s(0.0, len(frame), self.meter.linked_bytes_per_s())
+        pace = self.meter.linked_bytes_per_s()
+        if pace:  # a child that takes long over a message because its link is slow is not one that has stalled
+            self.ticket.patience_s = stall_timeout_s(0.0, len(frame), pace)
 
 
 class StreamBook:
