@@ -177,10 +177,10 @@ class HeldOrigins:
         monkeypatch.setattr("chappe.origin.source.chunks_per_page_for", lambda _chunk_bytes: 4)
         monkeypatch.setattr("chappe.origin.job.OriginObject", self._make)
 
-    def _make(self, snapshot: Snapshot, object_id: str, chunk_bytes: int, **options: Any) -> OriginObject:
+    def _make(self, snapshot: Snapshot, object_id: str, chunk_bytes: int, *rest: Any, **options: Any) -> OriginObject:
         gate = next(self._next)
         gate.chunks = int(self.share * snapshot.snapshot_bytes / chunk_bytes)
-        return OriginObject(snapshot, object_id, chunk_bytes, gate=gate, **options)
+        return OriginObject(snapshot, object_id, chunk_bytes, *rest, gate=gate, **options)
 
 
 def installed(status: PublicationStatus) -> float:
