@@ -47,9 +47,12 @@ def planned_time(fleet: Fleet, fraction: float) -> float:
     return quantile_time(completion_times(PAYLOAD, fleet.b0, [c for c in chains if c]), fraction)
 
 
-def compare(fleets: Sequence[Fleet], fraction: float, reference: Callable[[Fleet], float]) -> dict[str, float]:
+Reference = Callable[[float, float, Sequence[Worker], float], float]
+
+
+def compare(fleets: Sequence[Fleet], fraction: float, reference: Reference) -> dict[str, float]:
     """Planned over reference: mean, 90th percentile, largest, share within 1 %."""
-    ratios = sorted(planned_time(fleet, fraction) / reference(fleet) for fleet in fleets)
+    ratios = sorted(planned_time(f, fraction) / reference(PAYLOAD, f.b0, f.workers, fraction) for f in fleets)
     return {
         "smallest": ratios[0],
         "mean": statistics.fmean(ratios),
@@ -65,11 +68,9 @@ def run(fleets: int, seed: int) -> dict[str, dict[str, float]]:
     large = [draw(dice, dice.randint(8, 64)) for _ in range(fleets)]
     rows: dict[str, dict[str, float]] = {}
     for f in FRACTIONS:
-        rows[f"T({f}) / best of all chains, N <= 7"] = compare(
-            small, f, lambda x, f=f: best_time(PAYLOAD, x.b0, x.workers, f)
-        )
-        rows[f"T({f}) / physical bound, N <= 7"] = compare(small, f, lambda x, f=f: bound(PAYLOAD, x.b0, x.workers, f))
-        rows[f"T({f}) / physical bound, N 8..64"] = compare(large, f, lambda x, f=f: bound(PAYLOAD, x.b0, x.workers, f))
+        rows[f"T({f}) / best of all chains, N <= 7"] = compare(small, f, best_time)
+        rows[f"T({f}) / physical bound, N <= 7"] = compare(small, f, bound)
+        rows[f"T({f}) / physical bound, N 8..64"] = compare(large, f, bound)
     return rows
 
 

@@ -97,6 +97,13 @@ def test_every_rebuild_reason_is_a_series_from_the_start_and_counts() -> None:
         metrics.count(Count("unheard_of"))
 
 
+def test_demotions_are_counted() -> None:
+    metrics = metrics_of()
+    assert samples(metrics, "chappe_relay_demotions_total") == {(): 0}
+    metrics.count(Count("relay_demotions_total"))
+    assert samples(metrics, "chappe_relay_demotions_total") == {(): 1}
+
+
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_has_nothing_to_complain_about() -> None:
     text = generate_latest(metrics_of(PUBLICATION, relays=(RELAY,)).registry)

@@ -101,22 +101,39 @@ def _screen(json: bool) -> Iterator[Callable[[pb.Status], None]]:
 
 
 def render(answer: pb.Status) -> RenderableType:
-    return Group(f"run {answer.run}", _relays(answer), _publications(answer))
+    return Group(f"run {answer.run}", _origins(answer), _relays(answer), _publications(answer))
+
+
+def _rate(bytes_per_s: float, source: str, age_s: float | None) -> str:
+    age = "" if age_s is None else f", {format_duration(age_s)} ago"
+    return f"{format_rate(bytes_per_s)} ({source}{age})"
+
+
+def _origins(answer: pb.Status) -> RenderableType:
+    shown = [
+        f"origin {o.name} ({o.state}) uplink "
+        + _rate(o.uplink_bytes_per_s, o.source, o.age_s if o.HasField("age_s") else None)
+        for o in answer.origins
+    ]
+    return "\n".join(shown) or "no origin"
 
 
 def _relays(answer: pb.Status) -> Table:
-    columns = ("relay", "state", "chain", "parent", "held", "received", "verified", "installed", "down", "up", "reason")
-    table = Table(*columns, title="Relays", title_justify="left")
+    columns = ("relay", "state", "rank", "chain", "parent", "held", "received", "verified", "installed", "down", "up")
+    table = Table(*columns, "reason", title="Relays", title_justify="left")
     for r in answer.relays:
         table.add_row(
             r.name,
             r.state,
+            f"{r.rank or ''}{' demoted' if r.demoted else ''}",
             f"{r.chain + 1}.{r.position + 1}" if r.chain >= 0 else "",
             r.parent,
             f"{r.progress:.0%}",
             *(str(v or "") for v in (r.received, r.verified, r.installed)),
-            format_rate(r.downlink_bytes_per_s),
-            f"{format_rate(r.uplink_bytes_per_s)} ({r.source})",
+            _rate(
+                r.downlink_bytes_per_s, r.downlink_source, r.downlink_age_s if r.HasField("downlink_age_s") else None
+            ),
+            _rate(r.uplink_bytes_per_s, r.uplink_source, r.uplink_age_s if r.HasField("uplink_age_s") else None),
             r.reason,
         )
     return table

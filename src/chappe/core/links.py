@@ -4,8 +4,7 @@ Evidence is counted in seconds for which a link was busy. New evidence halves th
 `HALF_LIFE_S` busy seconds, so that an estimate follows a change within a few reports; idle time halves it every hour,
 so that yesterday's figure gives way to the first new one, and in the end to what was declared.
 
-    exact(rate)        the link was the limit: the estimate follows, up or down
-    at_least(rate)     something else was the limit: the estimate follows upwards only
+    exact(rate)        the link was the limit, or has carried more than was believed: the estimate follows
     settle(rate)       a repair has found the cause: the estimate is this, now
 
 Plain arithmetic over (rate, busy seconds, time). Who was the limit is decided in `measuring`.
@@ -45,11 +44,6 @@ class Estimate:
         new = WEIGHT_MAX_S * (1 - float(0.5 ** (busy_s / HALF_LIFE_S)))
         self.bytes_per_s = (self.bytes_per_s * old + bytes_per_s * new) / (old + new)
         self.weight_s, self.measured_s = old + new, now
-
-    def at_least(self, bytes_per_s: float, busy_s: float, believed_bytes_per_s: float, now: float) -> None:
-        """It carried this much. `believed` is what stands now, measured or not: less than that is no news."""
-        if bytes_per_s > believed_bytes_per_s:
-            self.exact(bytes_per_s, busy_s, now)
 
     def settle(self, bytes_per_s: float, now: float) -> None:
         self.bytes_per_s, self.weight_s, self.measured_s = bytes_per_s, WEIGHT_MAX_S, now
