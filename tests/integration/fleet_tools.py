@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 from chappe.cli.localfleet import LocalFleet, RelaySpec
 from chappe.cli.process import Process
 from chappe.cli.settings import TlsSettings
+from chappe.core.manifest import CHUNK_BYTES_MIN
 from chappe.hop.source import Signal
 from chappe.origin.scan import Snapshot
 from chappe.origin.source import OriginObject
@@ -167,7 +168,8 @@ class Gate:
 class HeldOrigins:
     """Publications of this process stop at a share of their payload, root not announced, until their gate is opened.
 
-    Pages are small meanwhile, so that a share of a few MB is a share. `gates` are in the order of the publications.
+    Chunks and pages are small meanwhile, whatever the links, so that a share of a few MB is a share. `gates` are in the
+    order of the publications.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, share: float) -> None:
@@ -177,10 +179,10 @@ class HeldOrigins:
         monkeypatch.setattr("chappe.origin.source.chunks_per_page_for", lambda _chunk_bytes: 4)
         monkeypatch.setattr("chappe.origin.job.OriginObject", self._make)
 
-    def _make(self, snapshot: Snapshot, object_id: str, chunk_bytes: int, *rest: Any, **options: Any) -> OriginObject:
+    def _make(self, snapshot: Snapshot, object_id: str, _chunk_bytes: int, *rest: Any, **options: Any) -> OriginObject:
         gate = next(self._next)
-        gate.chunks = int(self.share * snapshot.snapshot_bytes / chunk_bytes)
-        return OriginObject(snapshot, object_id, chunk_bytes, *rest, gate=gate, **options)
+        gate.chunks = int(self.share * snapshot.snapshot_bytes / CHUNK_BYTES_MIN)
+        return OriginObject(snapshot, object_id, CHUNK_BYTES_MIN, *rest, gate=gate, **options)
 
 
 def installed(status: PublicationStatus) -> float:
