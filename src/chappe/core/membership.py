@@ -129,7 +129,7 @@ class Membership:
         for publication in self._context.state.publications.values():
             if publication.origin_id != worker.worker_id:
                 continue
-            if publication.origin_out and not restarted:
+            if publication.origin_out and not publication.source_failed and not restarted:
                 self.origin_returned(publication)
             heads = {chain.members[0] for chain in publication.layout.chains if chain.members}
             for head in sorted(heads):
@@ -199,7 +199,7 @@ class Membership:
         """After a publication came to nothing: everybody gets what there is, those who hold all of it first."""
         newest = self._newest()
         if newest is not None and newest.retired:
-            newest.retired = False
+            newest.unretire()
             self._context.touch_all(newest)
         held = "" if newest is None else newest.object_id
         for worker in sorted(self._context.state.relays, key=lambda w: (not w.holds_all(held), w.name)):

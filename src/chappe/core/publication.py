@@ -199,6 +199,12 @@ class Publication:
     def end(self, phase: Phase, reason: str, now: float) -> None:
         self.phase, self.reason, self.ended_s = phase, reason, now
 
+    def unretire(self) -> None:
+        """Workers are served it again. Its origin was told to let go of it: only a new offer says that it has it still."""
+        if self.retired:
+            self.retired = False
+            self.source_failed = self.origin_out = True
+
     # ---- keeping ----
 
     def to_json(self) -> dict[str, Any]:

@@ -125,7 +125,7 @@ class Supersession:
                 old.superseded_by = failed.superseded_by
             else:
                 old.phase, old.reason, old.ended_s, old.superseded_by = Phase.OPEN, "", None, 0
-                old.retired = False
+                old.unretire()
                 self._context.log("restored", RebuildReason.RESTORED.value, version=old.version)
                 for member in old.members.values():
                     member.superseded = False
