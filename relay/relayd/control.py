@@ -77,6 +77,7 @@ class Control:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.joined = False
+        self._introduced = False  # this stream's Hello has been made: what is said from now on is not part of it
         self._coordinator = coordinator
         self._open_channel = open_channel
         self._hello = hello
@@ -91,7 +92,7 @@ class Control:
 
     def report(self, report: Report) -> None:
         """Say it, if there is anybody to hear it now."""
-        if self.joined:
+        if self._introduced:
             self._outbox.put(report)
 
     async def run(self) -> None:
@@ -123,14 +124,16 @@ class Control:
             await asyncio.sleep(base_s * (0.5 + self._jitter()))
 
     def _leave_session(self) -> bool:
-        was_joined, self.joined = self.joined, False
+        was_joined, self.joined, self._introduced = self.joined, False, False
         if was_joined:
             self._on_event(Disconnected())
         return was_joined
 
     async def _converse(self, stub: coordinator_pb2_grpc.CoordinatorStub) -> None:
         self._outbox = Outbox()
-        call = stub.Join(self._requests(await self._hello(), self._outbox))
+        hello = await self._hello()
+        self._introduced = True
+        call = stub.Join(self._requests(hello, self._outbox))
         try:
             async for message in call:
                 match decode_reply(message):

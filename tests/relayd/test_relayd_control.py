@@ -95,6 +95,21 @@ async def test_a_session_from_welcome_to_its_loss_and_back(coordinator: FakeCoor
         assert [m.WhichOneof("message") for m in session.heard].count("acknowledge") == 1
 
 
+async def test_what_is_said_between_hello_and_welcome_is_not_lost(coordinator: FakeCoordinator) -> None:
+    """The Hello was made before it, and is all that the coordinator would otherwise know."""
+    client = Client(await coordinator.start())
+    said = client.hello
+
+    async def hello() -> pb.JoinRequest:
+        asyncio.get_running_loop().call_soon(client.control.report, Acknowledge(9))
+        return await said()
+
+    client.control._hello = hello
+    async with running(client):
+        assert await client.next() == Connected()
+        assert (await coordinator.told("r1", "acknowledge")).epoch == 9
+
+
 @pytest.mark.parametrize(
     "reply",
     [
