@@ -1,0 +1,129 @@
+"""What a simulated node has of an object: which chunks, and whether their bytes are the true ones.
+
+Content is a number per chunk: 0 is what the publisher has, anything else is not. Only chunks that are not 0 somewhere
+are written down. Three places can differ: what this node's pages promise, what arrived (the leaf digests, and with them
+the root, are made then), and what lies on the disk now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from chappe.core.manifest import CHUNKS_PER_PAGE
+from chappe.core.ranges import Range, RangeSet
+
+if TYPE_CHECKING:
+    from chappe.sim.flow import Stream, Track
+
+
+@dataclass(frozen=True, slots=True)
+class SimObject:
+    """One published object. The root stands for the bytes: two objects of one snapshot share it."""
+
+    object_id: str
+    version: int
+    chunks_total: int
+    chunk_bytes: int
+    payload_bytes: int
+    root: str
+
+
+def pieces(ranges: list[Range], start: int, stop: int) -> list[Range]:
+    """Items number [start, stop) of the numbers that the ranges list, as ranges."""
+    found: list[Range] = []
+    for a, b in ranges:
+        size = b - a
+        if start < size and stop > 0:
+            found.append((a + max(0, start), a + min(size, stop)))
+        start -= size
+        stop -= size
+        if stop <= 0:
+            break
+    return found
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    object: SimObject
+    held: RangeSet = field(default_factory=RangeSet)
+    header: bool = False
+    pages_upto: int = 0  # chunks below it have their page here
+    page_tags: dict[int, int] = field(default_factory=dict)
+    arrived: dict[int, int] = field(default_factory=dict)
+    at_rest: dict[int, int] = field(default_factory=dict)
+    rotted: set[int] = field(default_factory=set)  # by a fault, after they had arrived whole
+    track: Track | None = None  # what is coming in now
+    children: list[Stream] = field(default_factory=list)
+    forged: int | None = None  # a chunk that will come with a page that is wrong in the same way
+    version: int = 0  # it has landed as
+    told: tuple[int, bool] = (0, False)  # chunks and header, as last reported
+
+    @property
+    def complete(self) -> bool:
+        return self.header and len(self.held) == self.object.chunks_total
+
+    def settle(self, now: float) -> None:
+        """Take in what has come by now."""
+        if self.track is not None:
+            self.track.settle(now)
+
+    def store(self, ranges: list[Range], source: Copy | None) -> None:
+        """Chunks that came from `source` (None: made here, they are true) and were found to match their pages."""
+        for start, stop in ranges:
+            if source is not None and (source.page_tags or source.at_rest):
+                self._store_odd(start, stop, source)
+            if self.forged is not None and start <= self.forged < stop:
+                for tags in (self.page_tags, self.arrived, self.at_rest):
+                    tags[self.forged] = 1
+                self.forged = None
+            self.held.add(start, stop)
+            self.pages_upto = max(self.pages_upto, _page_end(stop))
+
+    def _store_odd(self, start: int, stop: int, source: Copy) -> None:
+        for chunk, tag in source.page_tags.items():
+            if self.pages_upto <= chunk < _page_end(stop):
+                self.page_tags[chunk] = tag
+        for chunk in {*self.page_tags, *source.at_rest}:
+            if start <= chunk < stop:
+                content = source.at_rest.get(chunk, 0)
+                for tags in (self.arrived, self.at_rest):
+                    if content:
+                        tags[chunk] = content
+                    else:
+                        tags.pop(chunk, None)
+
+    def promised(self, chunk: int, source: Copy) -> int:
+        """What the page says of a chunk: this node's own, or the one that would come from there with it."""
+        return (self if chunk < self.pages_upto else source).page_tags.get(chunk, 0)
+
+    def mismatches(self, source: Copy) -> list[int]:
+        """Chunks that would not match their page here if they came from there, in order."""
+        odd = {*source.page_tags, *source.at_rest, *self.page_tags}
+        bad = (c for c in odd if source.at_rest.get(c, 0) != self.promised(c, source))
+        return sorted(c for c in bad if c not in self.held and c != self.forged)
+
+    def rot(self, chunk: int) -> None:
+        self.at_rest[chunk] = 2
+        self.rotted.add(chunk)
+
+    def drop(self, chunk: int) -> None:
+        self.held.discard(chunk, chunk + 1)
+        self.rotted.discard(chunk)
+        self.at_rest.pop(chunk, None)
+        self.arrived.pop(chunk, None)
+
+    def recheck(self, chunks: tuple[int, ...]) -> list[int]:
+        """Those that are held and are not what their page says are dropped."""
+        rotten = [c for c in chunks if c in self.held and self.at_rest.get(c, 0) != self.page_tags.get(c, 0)]
+        for chunk in rotten:
+            self.drop(chunk)
+        return rotten
+
+    def false_chunks(self) -> list[int]:
+        """Held, not true, and not by a fault of the disk that nobody has noticed yet."""
+        return sorted(c for c, tag in self.at_rest.items() if tag and c in self.held and c not in self.rotted)
+
+
+def _page_end(stop: int) -> int:
+    return -(-stop // CHUNKS_PER_PAGE) * CHUNKS_PER_PAGE

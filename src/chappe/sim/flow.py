@@ -1,0 +1,330 @@
+"""Payload as a fluid: every transfer is a position that moves along a list of ranges at a rate that changes now and then.
+
+A child sees its parent as it was one hop earlier (latency and the time of one chunk). While it has all that it can see,
+it moves as the parent did; while there is more, it moves at the hop's capacity. So a whole broadcast is a few events
+per relay, however many chunks there are:
+
+    parent's position changes its rate ──one hop later──▶ child follows, or has a backlog ──▶ its children, one hop later
+
+    plan of a stream = what the parent held when it was made, then what the parent itself is receiving, in its order
+    ends: everything wanted has come (complete), a chunk that does not match its page (corrupt), or somebody ends it
+
+It decides nothing about who fetches from whom: hosts open and end streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from chappe.core.ranges import Range, RangeSet
+from chappe.core.reasons import ParentLossReason
+from chappe.sim.clock import Agenda, Entry
+from chappe.sim.copies import Copy, pieces
+
+if TYPE_CHECKING:
+    from chappe.hop.guard import Ticket
+    from chappe.sim.node import Node
+
+EPSILON = 1e-6
+"""Of a chunk: what two positions may differ by and still be the same."""
+
+
+class Track:
+    """A position along a plan. `take` is called with what has come since it was called last."""
+
+    __slots__ = ("_taken", "plan", "position", "rate", "since_s", "take", "total")
+
+    def __init__(self, plan: list[Range], now: float, take: Callable[[list[Range]], None]) -> None:
+        self.plan = plan
+        self.total = sum(b - a for a, b in plan)
+        self.position = 0.0
+        self.since_s = now
+        self.rate = 0.0
+        self.take = take
+        self._taken = 0
+
+    def at(self, now: float) -> float:
+        return min(self.total, self.position + self.rate * (now - self.since_s))
+
+    def turn(self, now: float, rate: float) -> None:
+        self.position, self.since_s, self.rate = self.at(now), now, rate
+
+    def settle(self, now: float) -> None:
+        upto = int(self.at(now) + EPSILON)
+        if upto > self._taken:
+            start, self._taken = self._taken, upto
+            self.take(pieces(self.plan, start, upto))
+
+    def left(self) -> list[Range]:
+        return pieces(self.plan, self._taken, self.total)
+
+
+class View:
+    """A parent as its child sees it: what it held, what it was receiving, and how fast."""
+
+    __slots__ = ("base", "header", "plan", "position", "rate", "since_s", "total")
+
+    def __init__(self, header: bool, base: RangeSet, track: Track | None, now: float) -> None:
+        self.header = header
+        self.base = base
+        self.plan: list[Range] = [] if track is None else track.plan
+        self.total = 0 if track is None else track.total
+        self.position = 0.0 if track is None else track.at(now)
+        self.rate = 0.0 if track is None else track.rate
+        self.since_s = now
+
+    def at(self, now: float) -> float:
+        return min(self.total, self.position + self.rate * (now - self.since_s))
+
+
+def announce(agenda: Agenda, copy: Copy, *, replanned: bool) -> None:
+    """The children see the change one hop later."""
+    if not copy.children:
+        return
+    now = agenda.now
+    if replanned:
+        copy.settle(now)
+        for stream in copy.children:
+            agenda.after(stream.delay_s, stream.see, View(copy.header, copy.held.copy(), copy.track, now))
+        return
+    track = copy.track
+    assert track is not None
+    for stream in copy.children:
+        agenda.after(stream.delay_s, stream.see_rate, track.plan, track.at(now), track.rate)
+
+
+class Stream:
+    """One child served by one parent, from its admission to its end."""
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        fetch: int,
+        child: Node,
+        parent: Node,
+        copies: tuple[Copy, Copy],
+        ticket: Ticket,
+        latency_s: float,
+        verify: bool,
+    ) -> None:
+        self.agenda = agenda
+        self.fetch = fetch
+        self.child, self.parent = child, parent
+        self.child_life = child.life
+        self.before = (0, False)  # chunks and header of the child, at the beginning
+        self.orphaned = False  # its parent's end is gone, and cannot say so
+        self.copy, self.source = copies  # the child's, the parent's
+        self.ticket = ticket
+        self.latency_s = latency_s
+        self.delay_s = latency_s
+        self.verify = verify
+        self.capacity = 0.0  # chunks per second
+        self.blocked_s: float | None = None  # since when nothing passes
+        self.spoiled: int | None = None  # a chunk that goes wrong on the way
+        self.view: View | None = None
+        self.track = Track([], agenda.now, self._take)
+        self.ended = False  # for the child
+        self.wanted = RangeSet()
+        self._live: list[tuple[int, int, int]] = []  # own position, parent's position, length
+        self._fixed = 0  # how much of the plan the parent has anyway
+        self._limit = 0.0
+        self._bad: int | None = None
+        self._next: Entry | None = None
+
+    # ---- the child's side of its beginning and end -----------------------------------------------------------------
+
+    def begin(self, view: View) -> None:
+        """The first message came: from here on data flows."""
+        self.copy.settle(self.agenda.now)
+        self.wanted = RangeSet(self.copy.held.missing(0, self.copy.object.chunks_total))
+        self.copy.track = self.track
+        self.see(view)
+
+    def stop(self) -> None:
+        """Nothing moves any more."""
+        if self.ended:
+            return
+        self.ended = True
+        if self._next is not None:
+            self._next.cancel()
+        self.track.settle(self.agenda.now)
+        if self.copy.track is self.track:
+            self.copy.track = None
+            announce(self.agenda, self.copy, replanned=True)
+
+    # ---- what the child sees of its parent -------------------------------------------------------------------------
+
+    def see(self, view: View) -> None:
+        if self.ended:
+            return
+        self.view = view
+        if view.header and not self.copy.header:
+            self.copy.header = True
+            self.child.progress(self.copy)
+            announce(self.agenda, self.copy, replanned=True)
+        self.replan()
+        self.move()
+
+    def see_rate(self, plan: list[Range], position: float, rate: float) -> None:
+        view = self.view
+        if self.ended or view is None or view.plan is not plan:
+            return
+        view.position, view.since_s, view.rate = position, self.agenda.now, rate
+        self.move()
+
+    def replan(self) -> None:
+        """What to take in which order, by what the parent has and gets now."""
+        view, now = self.view, self.agenda.now
+        assert view is not None
+        self.track.settle(now)
+        plan: list[Range] = []
+        for start, stop in self.wanted:
+            plan += view.base.within(start, stop)
+        fixed = sum(b - a for a, b in plan)
+        live: list[tuple[int, int, int]] = []
+        at, own = 0, fixed
+        for a, b in view.plan:
+            for start, stop in self.wanted.within(a, b):
+                for piece in view.base.missing(start, stop) if plan else [(start, stop)]:
+                    plan.append(piece)
+                    live.append((own, at + piece[0] - a, piece[1] - piece[0]))
+                    own += piece[1] - piece[0]
+            at += b - a
+        self._fixed, self._live = fixed, live
+        if plan != self.track.left():
+            self.track = Track(plan, now, self._take)
+            self.copy.track = self.track
+            announce(self.agenda, self.copy, replanned=True)
+        else:  # positions are counted from the beginning of the plan that goes on
+            done = self.track.total - own
+            self._fixed = fixed + done
+            self._live = [(o + done, p, n) for o, p, n in live]
+        self._set_limit()
+
+    def _set_limit(self) -> None:
+        """The position of the first chunk that will not match its page."""
+        bad = self.copy.mismatches(self.source) if self.verify else []
+        if self.spoiled is not None:
+            bad = [*bad, self.spoiled]
+        self._limit, self._bad = float(self.track.total), None
+        for chunk in bad:
+            at = 0
+            for a, b in self.track.plan:
+                if a <= chunk < b and at + chunk - a + EPSILON >= self.track.at(self.agenda.now):
+                    if at + chunk - a < self._limit:
+                        self._limit, self._bad = float(at + chunk - a), chunk
+                    break
+                at += b - a
+
+    def replan_soon(self) -> None:
+        """Something about the parent's chunks has changed that does not show in what it holds."""
+        if self.view is not None and not self.ended:
+            self._set_limit()
+            self.move()
+
+    def spoil(self) -> None:
+        """The next chunk goes wrong on the way."""
+        left = self.wanted
+        self.track.settle(self.agenda.now)
+        for start, _ in left:
+            if self.verify:
+                self.spoiled = next(iter(self.track.left()), (start, 0))[0]
+                self._set_limit()
+                self.move()
+            return
+
+    # ---- moving ----------------------------------------------------------------------------------------------------
+
+    def _available(self, seen: float) -> tuple[float, float, float]:
+        """How far the plan could be now, how fast that grows, and the parent's position at which this changes."""
+        view = self.view
+        assert view is not None
+        available, slope, boundary = float(self._fixed), 0.0, float("inf")
+        for own, at, length in self._live:
+            if seen < at - EPSILON:
+                boundary = at
+                break
+            if seen < at + length - EPSILON:
+                available, slope, boundary = own + seen - at, view.rate, at + length
+                break
+            available = float(own + length)
+        return available, slope, boundary
+
+    def move(self) -> None:
+        """Set the rate for now, and the moment when it changes by itself."""
+        view, now, track = self.view, self.agenda.now, self.track
+        if self.ended or view is None:
+            return
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        x = track.at(now)
+        stop = min(self._limit, float(track.total))
+        if x >= stop - EPSILON:
+            self._turn(0.0)
+            self._reached()
+            return
+        if self.blocked_s is not None or self.capacity <= 0:
+            self._turn(0.0)
+            return
+        seen = view.at(now)
+        available, slope, boundary = self._available(seen)
+        ahead = available - x
+        waits: list[float] = []
+        if ahead > EPSILON:
+            rate = self.capacity
+            if rate > slope:
+                waits.append(ahead / (rate - slope))
+        elif ahead < -EPSILON:
+            rate = 0.0
+            if slope > 0:
+                waits.append(-ahead / slope)
+        else:
+            rate = min(self.capacity, slope)
+        if rate > 0:
+            waits.append((stop - x) / rate)
+        if view.rate > 0 and boundary < float("inf"):
+            waits.append((boundary - seen) / view.rate)
+        self._turn(rate)
+        if waits:
+            self._next = self.agenda.after(max(min(waits), 1e-9), self.move)
+
+    def _turn(self, rate: float) -> None:
+        now = self.agenda.now
+        if rate != self.track.rate:
+            self.track.turn(now, rate)
+            announce(self.agenda, self.copy, replanned=False)
+
+    def _reached(self) -> None:
+        if self._bad is not None:
+            bad, self.spoiled = self._bad, None
+            self.child.stream_over(self, ParentLossReason.CORRUPT, (bad,))
+            return
+        self.track.settle(self.agenda.now)
+        view = self.view
+        if not self.wanted and view is not None and self.copy.header:
+            self.child.stream_over(self, None, ())
+
+    def _take(self, ranges: list[Range]) -> None:
+        for start, stop in ranges:
+            self.wanted.discard(start, stop)
+        self.copy.store(ranges, self.source)
+        self.child.stored(self, ranges)
+
+    # ---- capacity and cuts -----------------------------------------------------------------------------------------
+
+    def set_capacity(self, chunks_per_s: float) -> None:
+        if abs(chunks_per_s - self.capacity) > EPSILON * chunks_per_s:
+            self.capacity = chunks_per_s
+            self.move()
+
+    def block(self) -> None:
+        if self.blocked_s is None:
+            self.blocked_s = self.agenda.now
+            self.move()
+
+    def unblock(self) -> None:
+        if self.blocked_s is not None:
+            self.blocked_s = None
+            self.move()

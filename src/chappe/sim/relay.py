@@ -1,0 +1,432 @@
+"""A simulated relay: the real `Transfer` machine, and a shell that does to a simulated store what `relayd` does to disks.
+
+It decides nothing that `relayd` does not decide. The store outlives the process; what a killed process had not written
+down is lost, what rotted is found when its chunk is read again by somebody who checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from chappe.core import events as ev
+from chappe.core.effects import Count, Log, WakeAt
+from chappe.core.events import Role
+from chappe.core.installing import InstallMode
+from chappe.core.reasons import ParentLossReason
+from chappe.core.relay_events import (
+    Acknowledge,
+    AdmitChildren,
+    AskToLeave,
+    Assigned,
+    Assignment,
+    ChunksDropped,
+    CloseFetch,
+    Connected,
+    Disconnected,
+    DropObject,
+    FetchConnected,
+    FetchEnded,
+    Install,
+    InstallEnded,
+    Land,
+    Landed,
+    LandFailed,
+    LocalFault,
+    Mend,
+    OpenFetch,
+    OpenObject,
+    Progress,
+    RelayEffect,
+    RelayEvent,
+    Released,
+    Removed,
+    ReportConnected,
+    ReportHolding,
+    ReportLost,
+    ResetObject,
+    Restored,
+    Retain,
+    Stop,
+    StopRequested,
+    Tick,
+)
+from chappe.core.transfer import Transfer, TransferConfig
+from chappe.hop.stall import STALL_FLOOR_S, StallRule
+from chappe.sim.clock import Entry, HostClock
+from chappe.sim.copies import Copy
+from chappe.sim.flow import Stream, View
+from chappe.sim.links import HANDSHAKES
+from chappe.sim.node import KEEPALIVE_S, Line, Node, Request
+from chappe.wire.relay_messages import Refusal, Welcomed
+
+if TYPE_CHECKING:
+    from chappe.sim.world import World
+
+JOURNAL_LOSS_MAX = 64  # chunks that a killed process may have stored and not written down
+
+
+def root_of(copy: Copy) -> str:
+    """From the leaves as they arrived."""
+    return f"{copy.object.root}:altered" if copy.arrived else copy.object.root
+
+
+class Relay(Node):
+    def __init__(self, world: World, worker_id: str, name: str, line: Line, clock: HostClock) -> None:
+        super().__init__(world, worker_id, name, line, clock)
+        self.generation = 0
+        self.current = 0
+        self.installed: set[int] = set()
+        self.disk_full = False
+        self.patience = StallRule()
+        self.returns_s: float | None = None  # it starts again so long after an orderly stop
+        self.machine = self._machine()
+        self.opening: dict[int, Request] = {}
+        self.streams: dict[int, Stream] = {}
+        self._wake: Entry | None = None
+        self._inbox: list[RelayEvent] = []
+        self._handling = False
+
+    def _machine(self) -> Transfer:
+        mode = InstallMode.COMMAND if self.world.config.install_s is not None else InstallMode.NONE
+        restored = [
+            Restored(
+                copy.object.object_id,
+                copy.version,
+                copy.object.root if copy.version else "",
+                tuple(iter(copy.held)),
+                copy.object.chunks_total if copy.header else None,
+                copy.version in self.installed,
+            )
+            for copy in self.copies.values()
+        ]
+        return Transfer(TransferConfig(mode), restored, self.world.random.random)
+
+    # ---- the process -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.generation += 1
+        for copy in self.copies.values():
+            if not copy.version:
+                self._recover(copy)
+        self.opening, self.streams, self._inbox, self._wake = {}, {}, [], None
+        self.machine = self._machine()
+        self.world.note(self.name, "starts", self.generation)
+        self.begin()
+
+    def _recover(self, copy: Copy) -> None:
+        """What the journal claims is hashed again, and what is wrong is forgotten."""
+        for chunk in list(copy.at_rest):
+            if copy.at_rest[chunk] != copy.page_tags.get(chunk, 0):
+                copy.drop(chunk)
+        copy.arrived = dict(copy.at_rest)
+        copy.rotted.clear()
+
+    def kill(self) -> None:
+        if not self.running:
+            return
+        self.world.note(self.name, "killed", "")
+        self._end()
+        for copy in self.copies.values():
+            if not copy.version and copy.held:
+                self._lose_journal(copy)
+
+    def _lose_journal(self, copy: Copy) -> None:
+        last = list(copy.held)[-1][1]
+        lost = self.world.random.randint(0, JOURNAL_LOSS_MAX)
+        for start, stop in copy.held.discard(max(0, last - lost), last):
+            for chunk in {*copy.at_rest, *copy.arrived}:
+                if start <= chunk < stop:
+                    copy.drop(chunk)
+
+    def _end(self) -> None:
+        super().kill()
+        for request in self.opening.values():
+            self._hang_up(request)
+        for stream in list(self.streams.values()):
+            stream.stop()
+            self._tell_parent(stream)
+        self.opening, self.streams = {}, {}
+
+    def terminate(self, returns_s: float | None) -> None:
+        """SIGTERM."""
+        self.returns_s = returns_s
+        self.run(self.life, self.handle, StopRequested())
+
+    def _exit(self) -> None:
+        self.leaving = True
+        for stream in list(self.serving):
+            self.end_stream(stream, ParentLossReason.LEAVING)
+        self.world.note(self.name, "exits", "")
+        returns_s = self.returns_s
+        self._end()
+        if returns_s is not None:
+            self.returns_s = None
+            self.agenda.after(returns_s, self.start)
+
+    # ---- the machine -----------------------------------------------------------------------------------------------
+
+    def handle(self, event: RelayEvent) -> None:
+        self._inbox.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._inbox and self.running:
+                event = self._inbox.pop(0)
+                if not isinstance(event, Tick):
+                    self.world.note(self.name, "", event)
+                for effect in self.machine.handle(event, self.clock.boot()):
+                    self._carry_out(effect)
+        finally:
+            self._handling = False
+
+    def _carry_out(self, effect: RelayEffect) -> None:
+        match effect:
+            case OpenFetch():
+                self._open(effect)
+            case CloseFetch(fetch):
+                self._close(fetch)
+            case ReportHolding(holding):
+                self._report(lambda s: ev.HoldingChanged(self.worker_id, s, holding))
+            case ReportConnected(edge):
+                self._report(lambda s: ev.ParentConnected(self.worker_id, s, edge))
+            case ReportLost(edge, reason):
+                self._report(lambda s: ev.ParentLost(self.worker_id, s, edge, reason))
+            case Acknowledge(epoch):
+                self._report(lambda s: ev.Acknowledged(self.worker_id, s, epoch))
+            case AskToLeave():
+                self._report(lambda s: ev.LeaveRequested(self.worker_id, s))
+            case OpenObject(object_id):
+                self.copies.get(object_id) or self.add_copy(self.world.objects[object_id])
+            case ResetObject(object_id):
+                self._drop(object_id)
+                self.add_copy(self.world.objects[object_id])
+            case DropObject(object_id):
+                self._drop(object_id)
+                self.guard.forget(object_id)
+            case AdmitChildren(edges):
+                self.admit_children(Assignment(0, (), edges))
+            case Land():
+                self.later(self.world.random.uniform(*self.world.config.land_s), self._land, effect)
+            case Mend(object_id):
+                self.world.note(self.name, "mends", object_id)
+            case Install(version):
+                low, high = self.world.config.install_s or (0.0, 0.0)
+                self.later(self.world.random.uniform(low, high), self._installed, version)
+            case Retain(objects, versions):
+                self._retain(objects, versions)
+            case WakeAt(time_s):
+                if self._wake is not None:
+                    self._wake.cancel()
+                self._wake = self.later(max(0.0, time_s - self.clock.boot()) + 1e-6, self.handle, Tick())
+            case Stop():
+                self._exit()
+            case Log() | Count():
+                pass
+
+    def _report(self, make: Callable[[int], ev.Event]) -> None:
+        if self.session is not None:
+            self.say(make(self.session.number))
+
+    # ---- the coordinator -------------------------------------------------------------------------------------------
+
+    def hello(self, session: int) -> object:
+        declared = self.world.config.declared
+        return ev.Hello(
+            self.worker_id,
+            session,
+            Role.RELAY,
+            self.name,
+            self.generation,
+            self.address,
+            self.line.uplink_bytes_per_s if declared else None,
+            self.line.downlink_bytes_per_s if declared else None,
+            holdings=self.machine.holdings(),
+            edges=self.machine.edges(),
+            assignment_epoch=self.machine.assignment_epoch,
+        )
+
+    @property
+    def address(self) -> str:
+        port = self.generation if self.world.config.ports_change else 7401
+        return f"{self.name}:{port}"
+
+    def on_message(self, message: object) -> None:
+        match message:
+            case Welcomed():
+                self.welcomed()
+                self.handle(Connected())
+            case Assigned() | Released():
+                self.handle(message)
+            case Refusal(reason):
+                self.world.note(self.name, "refused", reason)
+
+    def on_disconnected(self) -> None:
+        self.handle(Disconnected())
+
+    # ---- fetching --------------------------------------------------------------------------------------------------
+
+    def fetching(self) -> int:
+        return sum(stream.blocked_s is None for stream in self.streams.values())
+
+    def _open(self, order: OpenFetch) -> None:
+        copy = self.copies.get(order.object_id) or self.add_copy(self.world.objects[order.object_id])
+        request = Request(self, self.life, order.fetch, copy, order.stripe, order.source.token, order.rejected)
+        self.opening[order.fetch] = request
+        parent = self.world.nodes.get(order.source.peer.worker_id)
+        if self.disk_full:
+            self.later(0.001, self._fail, request, LocalFault.DISK_FULL)
+            return
+        self.later(2 * STALL_FLOOR_S, self._fail, request, ParentLossReason.UNREACHABLE)
+        if parent is None or not self.network.both(self.worker_id, parent.worker_id):
+            return
+        latency_s = self.network.latency_s(self.worker_id, parent.worker_id)
+        if not parent.running or order.source.peer.address != parent.address:
+            self.later(2 * latency_s, self._fail, request, ParentLossReason.UNREACHABLE)
+        else:
+            self.agenda.after((1 + HANDSHAKES) * latency_s, self._arrive, request, parent, parent.life)
+
+    def _arrive(self, request: Request, parent: Node, life: int) -> None:
+        """At the parent. A child that has hung up meanwhile is not served."""
+        if self.opening.get(request.fetch) is request:
+            parent.run(life, parent.admit, request)
+
+    def _fail(self, request: Request, reason: ParentLossReason | LocalFault) -> None:
+        if self.opening.get(request.fetch) is request:
+            del self.opening[request.fetch]
+            self._hang_up(request)
+            self.handle(FetchEnded(request.fetch, reason))
+
+    def refused(self, request: Request, reason: ParentLossReason) -> None:
+        self._fail(request, reason)
+
+    def connected(self, request: Request, stream: Stream, view: View) -> None:
+        if self.opening.pop(request.fetch, None) is not request:
+            return  # it was closed meanwhile
+        self.streams[stream.fetch] = stream
+        stream.before = (len(stream.copy.held), stream.copy.header)
+        self.world.share_downlink(self)
+        self.handle(FetchConnected(stream.fetch))
+        if self.streams.get(stream.fetch) is not stream:
+            return
+        self.world.check_stream(stream)
+        stream.begin(view)
+        self._watch(stream)
+
+    def _watch(self, stream: Stream) -> None:
+        """Report about once in the interval, if anything came."""
+        interval_s = self.world.config.progress_s
+        if interval_s is not None and self.streams.get(stream.fetch) is stream:
+            self.progress(stream.copy)
+            self.later(interval_s, self._watch, stream)
+
+    def progress(self, copy: Copy) -> None:
+        copy.settle(self.agenda.now)
+        if copy.told != (told := (len(copy.held), copy.header)):
+            copy.told = told
+            total = copy.object.chunks_total if copy.header else None
+            self.handle(Progress(copy.object.object_id, tuple(iter(copy.held)), total))
+
+    def _hang_up(self, request: Request) -> None:
+        """It may have been admitted a moment ago."""
+        if request.stream is not None:
+            self._tell_parent(request.stream)
+
+    def _close(self, fetch: int) -> None:
+        request = self.opening.pop(fetch, None)
+        if request is not None:
+            self._hang_up(request)
+        stream = self.streams.pop(fetch, None)
+        if stream is not None:
+            stream.stop()
+            self._tell_parent(stream)
+            self.world.share_downlink(self)
+
+    def _tell_parent(self, stream: Stream) -> None:
+        """This end is gone; the parent's kernel learns it if it can."""
+        parent = stream.parent
+        heard = self.network.both(self.worker_id, parent.worker_id)
+        if stream.blocked_s is None:
+            stream.blocked_s = self.agenda.now
+        self.agenda.after(stream.latency_s if heard else KEEPALIVE_S, parent.run, parent.life, parent.release, stream)
+
+    def stream_over(
+        self, stream: Stream, reason: ParentLossReason | LocalFault | None, rejected: tuple[int, ...]
+    ) -> None:
+        if self.streams.get(stream.fetch) is not stream:
+            request = self.opening.get(stream.fetch)
+            if request is not None and request.copy is stream.copy and isinstance(reason, ParentLossReason):
+                self._fail(request, reason)  # ended before its first message came
+            return
+        self._close(stream.fetch)
+        self.progress(stream.copy)
+        progressed = (len(stream.copy.held), stream.copy.header) != stream.before
+        stalled = reason is ParentLossReason.STALLED
+        self.patience.ended(stream.parent.worker_id, stalled=stalled, progressed=progressed)
+        self.handle(FetchEnded(stream.fetch, reason, "", rejected, progressed))
+
+    def stalled(self, stream: Stream, since_s: float) -> None:
+        if stream.blocked_s == since_s and not stream.ended:
+            self.stream_over(stream, ParentLossReason.STALLED, ())
+
+    def stored(self, stream: Stream, ranges: list[tuple[int, int]]) -> None:
+        self.world.checks.stored(self, stream, ranges)
+
+    # ---- the store -------------------------------------------------------------------------------------------------
+
+    def recheck(self, copy: Copy, chunks: tuple[int, ...]) -> None:
+        if copy.recheck(chunks):
+            self.dropped_chunks(copy)
+
+    def dropped_chunks(self, copy: Copy) -> None:
+        copy.told = (len(copy.held), copy.header)
+        self.handle(ChunksDropped(copy.object.object_id, tuple(iter(copy.held))))
+        for stream in copy.children:
+            self.agenda.after(
+                stream.delay_s, stream.see, View(copy.header, copy.held.copy(), copy.track, self.agenda.now)
+            )
+
+    def fill_disk(self) -> None:
+        self.disk_full = True
+        for stream in list(self.streams.values()):
+            self.run(self.life, self.stream_over, stream, LocalFault.DISK_FULL, ())
+
+    def _drop(self, object_id: str) -> None:
+        copy = self.copies.pop(object_id, None)
+        if copy is not None:
+            self.drop_copy(copy)
+
+    def _land(self, order: Land) -> None:
+        copy = self.copies.get(order.object_id)
+        if copy is None:
+            return
+        copy.settle(self.agenda.now)
+        root = root_of(copy)
+        if self.disk_full:
+            event: RelayEvent = LandFailed(order.object_id, LocalFault.DISK_FULL, "no room")
+        elif not copy.complete:
+            event = LandFailed(order.object_id, LocalFault.STORE, "chunks are missing")
+        elif root != order.root:
+            event = LandFailed(order.object_id, LocalFault.ROOT_MISMATCH, f"root is {root}")
+        else:
+            copy.version = order.version
+            self.current = max(self.current, order.version)
+            self.world.checks.landed(self, copy)
+            event = Landed(order.object_id)
+        self.handle(event)
+        self.world.checks.versions(self)
+
+    def _installed(self, version: int) -> None:
+        self.installed.add(version)
+        self.handle(InstallEnded(version, ok=True))
+
+    def _retain(self, objects: tuple[str, ...], versions: tuple[int, ...]) -> None:
+        landed = sorted(c.version for c in self.copies.values() if c.version)
+        keep = {*versions, *landed[-2:]}
+        gone = [i for i, c in self.copies.items() if c.version and c.version not in keep and i not in objects]
+        for object_id in gone:
+            self._drop(object_id)
+            self.guard.forget(object_id)
+        if gone:
+            self.handle(Removed(tuple(gone)))

@@ -1,0 +1,175 @@
+"""The whole of a simulated fleet: hosts, links, the coordinator and its database, on one agenda.
+
+It wires them together and shares out bandwidth; what goes wrong is in `faults`, what must hold in `invariants`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from chappe.core.effects import Effect
+from chappe.core.events import Topology
+from chappe.core.state import FleetConfig
+from chappe.sim.clock import Agenda, HostClock
+from chappe.sim.copies import SimObject
+from chappe.sim.flow import Stream
+from chappe.sim.invariants import Checks
+from chappe.sim.links import COORDINATOR, Network
+from chappe.sim.node import SHARED_EXACTLY_MAX, Line, Node
+from chappe.sim.coordinator import Coordinator
+from chappe.sim.origin import Answer, Job, Origin
+from chappe.sim.relay import Relay
+from chappe.sim.session import Session
+
+HEARTBEATS_PER_S, CALM_HEARTBEATS_PER_S = 500.0, 50.0
+"""What a simulated coordinator hears in all, with faults and without any: in larger fleets hearts beat slower, and leases
+last longer. They cost more than all the rest of a large broadcast."""
+TRAIL_LINES = 400
+
+
+@dataclass(slots=True)
+class WorldConfig:
+    payload_bytes: int
+    heartbeat_s: float = 1.0
+    lease_s: float = 5.0
+    progress_s: float | None = 2.0  # between two reports of a relay that receives; None: only the first and the last
+    hash_bytes_per_s: float = 2e9
+    land_s: tuple[float, float] = (0.05, 0.4)
+    install_s: tuple[float, float] | None = None  # None: no hook
+    topology: Topology = Topology.CHAINS
+    declared: bool = True  # relays declare their links
+    ports_change: bool = False  # with every start
+    persist: bool = True  # keep the coordinator's database: only a restart reads it
+    verify: bool = True  # chunks against their pages; False is a bug that tests plant
+    check_every: int = 1  # whole-fleet checks after every so many events of the coordinator
+
+
+class World:
+    """`random` decides everything that is left to chance."""
+
+    def __init__(self, config: WorldConfig, rng: random.Random, coordinator_line_s: float = 0.005) -> None:
+        self.config = config
+        self.random = rng
+        self.run = "sim"
+        self.agenda = Agenda()
+        self.network = Network(self.network_changed)
+        self.network.add(COORDINATOR, coordinator_line_s)
+        self.objects: dict[str, SimObject] = {}
+        self.nodes: dict[str, Node] = {}
+        self.relays: list[Relay] = []
+        self.origin: Origin | None = None
+        self.trail: deque[tuple[float, str, str, object]] = deque(maxlen=TRAIL_LINES)
+        self.checks = Checks(self)
+        self._sessions = 0
+        self._requests: dict[int, tuple[Origin, Session | None, Job]] = {}
+        self._objects = 0
+        fleet_config = FleetConfig(self.run, lease_s=config.lease_s)
+        self.coordinator = Coordinator(self, fleet_config, self.host_clock())
+
+    # ---- building --------------------------------------------------------------------------------------------------
+
+    def host_clock(self) -> HostClock:
+        return HostClock(self.agenda, booted_s=-self.random.uniform(10.0, 1e6))
+
+    def add_relay(self, line: Line) -> Relay:
+        number = len(self.relays) + 1
+        relay = Relay(self, f"id-r{number}", f"r{number}", line, self.host_clock())
+        self.nodes[relay.worker_id] = relay
+        self.relays.append(relay)
+        return relay
+
+    def add_origin(self, line: Line) -> Origin:
+        """A new publisher process; the one before it must be dead."""
+        number = 1 + sum(isinstance(node, Origin) for node in self.nodes.values())
+        origin = Origin(self, f"id-o{number}", f"o{number}", line, self.host_clock())
+        self.nodes[origin.worker_id] = origin
+        self.origin = origin
+        return origin
+
+    def next_session(self) -> int:
+        self._sessions += 1
+        return self._sessions
+
+    def next_object_id(self) -> str:
+        self._objects += 1
+        return f"{self._objects:032x}"
+
+    # ---- publish calls ---------------------------------------------------------------------------------------------
+
+    def next_request(self, origin: Origin, job: Job) -> int:
+        request = len(self._requests) + 1
+        self._requests[request] = (origin, origin.session, job)
+        return request
+
+    def answer(self, request: int, effect: Effect) -> None:
+        """To a publish call, whose stream lives and dies with the session here."""
+        asked = self._requests.get(request)
+        if asked is not None:
+            origin, session, job = asked
+            if session is not None and session is origin.session:
+                session.down.send(Answer(job, effect))
+
+    # ---- links -----------------------------------------------------------------------------------------------------
+
+    def network_changed(self) -> None:
+        for node in self.nodes.values():
+            if node.running:
+                node.watch_session()
+        for relay in self.relays:
+            for stream in list(relay.streams.values()):
+                self.check_stream(stream)
+
+    def check_stream(self, stream: Stream) -> None:
+        """Whether anything passes on it; a child that hears nothing for long gives its parent up."""
+        child, parent = stream.child, stream.parent
+        passes = self.network.both(child.worker_id, parent.worker_id)
+        if stream.orphaned or child.paused or parent.paused or not passes:
+            if stream.blocked_s is None:
+                stream.block()
+                self.share(parent)
+                if isinstance(child, Relay) and child.streams.get(stream.fetch) is stream:
+                    patience_s = child.patience.floor_for(parent.worker_id)
+                    child.later(patience_s, child.stalled, stream, stream.blocked_s)
+        elif stream.blocked_s is not None:
+            stream.unblock()
+            self.share(parent)
+
+    def share(self, parent: Node) -> None:
+        """Max-min fair shares of a parent's uplink, each bounded by the child's part of its downlink."""
+        streams = [stream for stream in parent.serving if stream.blocked_s is None]
+        caps = [s.child.downlink_bytes_per_s / max(1, s.child.fetching()) for s in streams]
+        left = parent.uplink_bytes_per_s
+        if len(streams) > SHARED_EXACTLY_MAX:
+            share = left / len(streams)
+            for stream, cap in zip(streams, caps, strict=True):
+                stream.set_capacity(min(share, cap) / stream.source.object.chunk_bytes)
+            return
+        for taken, i in enumerate(sorted(range(len(streams)), key=caps.__getitem__)):
+            rate = min(caps[i], left / (len(streams) - taken))
+            left -= rate
+            streams[i].set_capacity(rate / streams[i].source.object.chunk_bytes)
+
+    def share_downlink(self, child: Relay) -> None:
+        """A child's own number of streams has changed."""
+        for stream in list(child.streams.values()):
+            if stream in stream.parent.serving:
+                self.share(stream.parent)
+
+    # ---- what has happened -----------------------------------------------------------------------------------------
+
+    def note(self, who: str, what: str, thing: object) -> None:
+        self.trail.append((self.agenda.now, who, what, thing))
+
+    def lines(self, last: int) -> list[str]:
+        """The last part of the event log, for people."""
+        return [
+            f"{t:10.3f} {who:12} {what} {shown(thing)}".rstrip() for t, who, what, thing in list(self.trail)[-last:]
+        ]
+
+
+def shown(thing: Any) -> str:
+    text = str(thing)
+    return text if len(text) < 400 else text[:400] + "…"
