@@ -214,10 +214,12 @@ def test_p6_a_parent_that_does_not_know_the_object_yet_is_asked_again_quietly() 
     assert of(rig.wait(), OpenFetch)[0].source == F1
 
 
-def test_p7_a_busy_fallback_is_passed_over_without_a_word() -> None:
+def test_p7_a_busy_fallback_is_asked_twice_and_passed_over_without_a_word() -> None:
     rig = fetching()
     lose(rig, Loss.UNREACHABLE)
     rig.wait()
+    assert of(lose(rig, Loss.BUSY), ReportLost) == []
+    assert of(rig.wait(), OpenFetch)[0].source == F1
     assert of(lose(rig, Loss.BUSY), ReportLost) == []
     assert of(rig.wait(), OpenFetch)[0].source == F2
 

@@ -19,7 +19,7 @@ parent
   p4  sends bad chunks                          told which on the same edge at once; the second time the next source
   p5  breaks the protocol                       the next source, reported
   p6  does not know the object yet              short retries that nobody hears of; reported when they run out
-  p7  is a fallback and busy                    the next one; not a loss
+  p7  is a fallback and busy                    once more in half a second, then the next one; not a loss
   p8  evicts us, or calls the token stale/bad   reported; a growing wait for the newer order, no fight
   p9  says complete and gives nothing           a growing wait, never a tight loop
   p10 dies when all chunks are here             nothing to do

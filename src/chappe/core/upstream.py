@@ -51,7 +51,8 @@ REACTIONS = {
     Loss.UNREACHABLE: Reaction(patience=0, delay_s=0.2),
     Loss.BROKEN: Reaction(patience=1, delay_s=0.1),  # a connection may break while both ends are well
     Loss.STALLED: Reaction(patience=0, delay_s=0.2),
-    Loss.BUSY: Reaction(patience=0, delay_s=0.5),
+    # Its child is most often the dead node between us, which counts as alive for as long as writes fill its window.
+    Loss.BUSY: Reaction(patience=1, delay_s=0.5),
     Loss.EVICTED: Reaction(patience=1, delay_s=0.5),  # there is a newer order under way: do not fight it
     Loss.STALE: Reaction(patience=1, delay_s=0.5),
     Loss.BAD_TOKEN: Reaction(patience=0, delay_s=0.5),
