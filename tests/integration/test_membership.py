@@ -65,13 +65,9 @@ async def test_joining_draining_and_forgetting_in_the_middle(tmp_path: Path, mon
 async def test_the_publisher_leaves_when_the_chain_can_finish_alone(tmp_path: Path) -> None:
     """`publish --until 0.5` ends while the second half still waits for bytes; who joins later is fed by the tail."""
     source = make_snapshot(tmp_path / "model", 6 * MB, seed=2)
-    specs = (
-        RelaySpec("w1", (*HTTP, "--uplink", "90mbit", "--limit-uplink", "16mbit")),
-        RelaySpec("w2", (*HTTP, "--uplink", "80mbit")),
-    )
-    async with LocalFleet(tmp_path / "fleet", specs) as fleet:
+    async with LocalFleet(tmp_path / "fleet", relays(2, "--limit-uplink", "16mbit")) as fleet:
         result = await published(fleet, source, "--until", "0.5", "--chains", "1")
-        assert result["chains"] == [["w1", "w2"]]
+        ((head, tail),) = result["chains"]
         assert (result["targeted"], result["installed"], result["installed_fraction"]) == (2, 1, 0.5)
         assert result["t_bcast"]["0.5"] > 0
         assert (result["t_bcast"]["0.9"], result["t_bcast"]["1.0"]) == (None, None)
@@ -79,16 +75,16 @@ async def test_the_publisher_leaves_when_the_chain_can_finish_alone(tmp_path: Pa
         (publication,) = status.publications
         assert (publication.state, publication.installed_fraction) == ("closed", 1.0)
         assert publication.t_bcast["1.0"] > result["t_bcast"]["0.5"]
-        assert_same_bytes(fleet, source, "w1", "w2")
+        assert_same_bytes(fleet, source, head, tail)
 
-        size, head = payload_bytes(source), await metrics(fleet.workers["w1"])
-        await fleet.start_relay(RelaySpec("w3", HTTP))
+        size, before = payload_bytes(source), await metrics(fleet.workers[head])
+        await fleet.start_relay(RelaySpec("late", HTTP))
         status = await fleet.wait_status(lambda s: [r.installed for r in s.relays] == [result["version"]] * 3)
-        assert {relay.name: relay.parent for relay in status.relays}["w3"] == "w2"
-        assert (await metrics(fleet.workers["w2"]))[FORWARDED] >= size
-        after = await metrics(fleet.workers["w1"])
-        assert (after[RECEIVED], after[FORWARDED]) == (head[RECEIVED], head[FORWARDED])
-        assert_same_bytes(fleet, source, "w3")
+        assert {relay.name: relay.parent for relay in status.relays}["late"] == tail
+        assert (await metrics(fleet.workers[tail]))[FORWARDED] >= size
+        after = await metrics(fleet.workers[head])
+        assert (after[RECEIVED], after[FORWARDED]) == (before[RECEIVED], before[FORWARDED])
+        assert_same_bytes(fleet, source, "late")
         (publication,) = (await fleet.status()).publications
         assert publication.targeted == 2  # it was closed before
 
