@@ -85,7 +85,7 @@ def test_every_row_of_the_list_has_its_test() -> None:
     rows = set(re.findall(r"^  ([pcdis]\d+) ", transfer.__doc__ or "", re.MULTILINE))
     tests = {match[1] for name in globals() if (match := re.match(r"test_([pcdis]\d+)_", name))}
     assert rows == tests
-    assert len(rows) == 37
+    assert len(rows) == 38
 
 
 def test_the_whole_way() -> None:
@@ -195,6 +195,36 @@ def test_p4_bad_chunks_are_named_to_their_sender_and_the_second_time_it_is_left(
     lose(rig, Loss.CORRUPT, rejected=(3,))
     (other,) = of(rig.wait(), OpenFetch)
     assert (other.source, other.rejected) == (F1, ())
+
+
+def test_p12_a_chunk_that_two_sources_send_alike_is_right_and_the_page_is_not() -> None:
+    rig = fetching()
+    lose(rig, Loss.CORRUPT, rejected=(3,))
+    assert of(lose(rig, Loss.CORRUPT, rejected=(3,)), ResetObject) == []  # it may be this source
+    rig.wait()
+    effects = lose(rig, Loss.CORRUPT, rejected=(3,))
+    assert of(effects, ResetObject) == [ResetObject(A)]
+    assert of(effects, ReportHolding)[-1].holding.chunks_total is None
+    (again,) = of(effects, OpenFetch)
+    assert (again.source, again.rejected) == (P, ())
+
+
+def test_p12_different_chunks_are_different_matters() -> None:
+    rig = fetching()
+    lose(rig, Loss.CORRUPT, rejected=(3,))
+    lose(rig, Loss.CORRUPT, rejected=(4,))
+    rig.wait()
+    assert of(lose(rig, Loss.CORRUPT, rejected=(5,)), ResetObject) == []
+
+
+def test_p12_of_a_single_source_the_page_is_doubted_the_fourth_time() -> None:
+    rig = Rig()
+    rig.assign(target(), order(parent=P, fallbacks=()))
+    lose(rig, Loss.CORRUPT, rejected=(3,))  # tried again at once
+    assert of(lose(rig, Loss.CORRUPT, rejected=(3,)), ResetObject) == []
+    rig.wait()
+    assert of(lose(rig, Loss.CORRUPT, rejected=(3,)), ResetObject) == []
+    assert of(lose(rig, Loss.CORRUPT, rejected=(3,)), ResetObject) == [ResetObject(A)]
 
 
 def test_p5_a_parent_that_breaks_the_protocol_is_left() -> None:

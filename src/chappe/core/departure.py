@@ -43,6 +43,8 @@ class Departure:
         leaving = self._leaving.pop(worker.worker_id, None)
         for request in leaving.requests if leaving is not None else ():
             self._context.send(RequestDone(request))
+        if worker.drained:  # the same process: it was away when it was let go
+            self._leaving[worker.worker_id] = Leaving(self._context.now, set())
 
     def lose(self, worker: Worker, reason: LostReason) -> None:
         for publication in self._context.active():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from chappe.core.effects import Target
 from chappe.core.events import Holding, ObjectState
 from chappe.core.ranges import Range
 from chappe.core.relay_events import Restored
+
+DOUBTS_OF_TWO, DOUBTS_OF_ONE = 2, 4
+"""How many sources must have sent a chunk that does not match its page, or how often the only one, until it is the page
+that is not believed: pages come from a parent too, and one that is wrong would accuse every honest source for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class Held:
     reason: str = ""
     waiting: Waiting | None = None
     doomed: bool = False
+    doubted: int | None = None  # a chunk that did not match its page, and who sent it since
+    doubters: list[str] = field(default_factory=list)
 
     @classmethod
     def restored(cls, r: Restored) -> Held:
@@ -114,8 +120,21 @@ class Held:
         self.reason = f"{detail}: receiving it again from scratch"
         return True
 
+    def on_corrupt(self, chunk: int, source: str) -> bool:
+        """True: start again from nothing, the page here is wrong. What has landed has proven its pages by its root."""
+        if self.doubted != chunk:
+            self.doubted, self.doubters = chunk, []
+        self.doubters.append(source)
+        doubtful = len(set(self.doubters)) >= DOUBTS_OF_TWO or len(self.doubters) >= DOUBTS_OF_ONE
+        if self.landed or not doubtful:
+            return False
+        self.on_reset()
+        self.reason = f"chunk {chunk} matches its page from nobody: receiving it again from scratch"
+        return True
+
     def on_reset(self) -> None:
         self.chunks, self.chunks_total = (), None
+        self.doubted, self.doubters = None, []
 
     def on_installed(self, ok: bool, reason: str) -> None:
         self.installed, self.reason = ok, reason

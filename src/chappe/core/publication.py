@@ -200,7 +200,7 @@ class Publication:
         self.phase, self.reason, self.ended_s = phase, reason, now
 
     def unretire(self) -> None:
-        """Workers are served it again. Its origin was told to let go of it: only a new offer says that it has it still."""
+        """Workers are served it again. Its origin was told to let go of it: only a new offer makes it a source."""
         if self.retired:
             self.retired = False
             self.source_failed = self.origin_out = True

@@ -24,6 +24,7 @@ parent
   p9  says complete and gives nothing           a growing wait, never a tight loop
   p10 dies when all chunks are here             nothing to do
   p11 drops the object                          reported; a growing wait for the coordinator's word
+  p12 is the second to send the same bad chunk  the page here is wrong: from scratch (the only source: its fourth time)
 coordinator
   c1  is away                                   fetches, landing and installing go on; only leaving does not wait for it
   c2  comes back with the same assignment       nothing changes, it is acknowledged
@@ -294,10 +295,26 @@ class Transfer:
                 upstream.on_done(event.progressed, now)
                 return []
             case ParentLossReason() as loss:
-                return upstream.on_lost(event, loss, now)
+                source = upstream.source
+                effects = upstream.on_lost(event, loss, now)
+                if loss is ParentLossReason.CORRUPT and event.rejected and source is not None:
+                    held = self._objects[upstream.order.object_id]
+                    effects += self._on_corrupt(held, event.rejected[0], source.peer.worker_id)
+                return effects
             case LocalFault() as fault:
                 upstream.on_done(progressed=True, now=now)
                 return self._on_fault(self._objects[upstream.order.object_id], fault, event.detail, now)
+
+    def _on_corrupt(self, held: Held, chunk: int, source: str) -> list[RelayEffect]:
+        if not held.on_corrupt(chunk, source):
+            return []
+        effects: list[RelayEffect] = []
+        for upstream in self._upstreams.values():
+            if upstream.order.object_id == held.object_id:
+                effects += upstream.close()
+                upstream.again()
+        log = Log("page doubted", held.reason, {"object_id": held.object_id})
+        return [*effects, ResetObject(held.object_id), ReportHolding(held.holding()), log]
 
     def _on_fault(self, held: Held, fault: LocalFault, detail: str, now: float) -> list[RelayEffect]:
         full = fault is LocalFault.DISK_FULL

@@ -200,6 +200,7 @@ class Upstream:
         """Forget the waiting: try at once, from the parent on."""
         self.index = self.tries = self.rounds = 0
         self.retry_at = None
+        self.rejected = ()
 
     def _delay(self, base_s: float, attempt: int, most_s: float) -> float:
         """Doubling, capped, and spread over half to one and a half of it, so that a segment does not retry in step."""
