@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
 from hypothesis import settings
 
 # These machines are shared: no test asserts a time, hypothesis included.
 settings.register_profile("chappe", deadline=None)
 settings.load_profile("chappe")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A command that runs in this process sets logging up for the stderr of its test: that must not outlive it."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    configured = structlog.get_config() if structlog.is_configured() else None
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    if configured is None:
+        structlog.reset_defaults()
+    else:
+        structlog.configure(**configured)
