@@ -56,7 +56,11 @@ class LocalFleet:
             on_failure.push_async_callback(self.stop)
             (self.directory / "logs").mkdir(parents=True, exist_ok=True)
             await self.start_coordinator(self.listen)
-            await asyncio.gather(*(self.start_relay(spec) for spec in self.relays))
+            # All of them, also when one fails: whatever was started is known by then, and stopped.
+            starts = (self.start_relay(spec) for spec in self.relays)
+            for started in await asyncio.gather(*starts, return_exceptions=True):
+                if isinstance(started, BaseException):
+                    raise started
             await self.wait_joined(*(spec.name for spec in self.relays))
             on_failure.pop_all()
         return self
