@@ -250,7 +250,8 @@ async def open_server(
 
 def open_channel(address: Address, tls: Tls | None, expected_name: str) -> grpc.aio.Channel:
     """A channel that connects on first use. With TLS the peer must show a certificate for `expected_name`."""
-    options = (*_CHANNEL_OPTIONS, *(_LOOPBACK_WINDOW if is_loopback(address) else _MEASURED_WINDOW))
+    window = _LOOPBACK_WINDOW if is_loopback(address) else _MEASURED_WINDOW
+    options: tuple[tuple[str, int | str], ...] = (*_CHANNEL_OPTIONS, *window)
     if tls is None:
         return grpc.aio.insecure_channel(str(address), options=options)
     credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert)
