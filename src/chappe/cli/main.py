@@ -37,6 +37,11 @@ COMMANDS = {
         "Say what a delta between two snapshots would cost, tensor by tensor.",
         "chappe diff ./step-11 ./step-12 --workers 9 --uplink 300mbit --worker-downlink 100mbit --plot density.png",
     ),
+    "simulate": (
+        "chappe.cli.simulate:simulate",
+        "Simulate a fleet: the real decisions over simulated links and faults, replayed by a seed.",
+        "chappe simulate --relays 100 --seed 7 --faults kill,pause,coordinator --json",
+    ),
     "verify": (
         "chappe.cli.verify:verify",
         "Re-hash a landed snapshot against its manifest.",

@@ -1,8 +1,8 @@
 """Simulated time: an agenda of what happens when, and the clocks of hosts, which are not the same thing.
 
-The agenda's `now` is the time that nobody in the fleet can see. A host has a boot clock (CLOCK_BOOTTIME: monotonic, from
-zero at each boot) and a wall clock, which people and NTP set back and forth. Equal times happen in the order in which
-they were put down, so that a seed replays.
+The agenda's `now` is the time that nobody in the fleet can see. A host has a boot clock (CLOCK_BOOTTIME: monotonic,
+from zero at each boot) and a wall clock, which people and NTP set back and forth. Equal times happen in the order in
+which they were put down, so that a seed replays.
 """
 
 from __future__ import annotations

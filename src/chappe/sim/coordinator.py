@@ -2,7 +2,7 @@
 
     event ──▶ Fleet.handle ──▶ rows written ──▶ messages down the sessions ──▶ timer
 
-What is not written when it dies is lost. A restart may be on a rebooted host: then the clock goes on as `RunClock` says.
+What is not written when it dies is lost. A restart may be on a rebooted host: its clock goes on as `RunClock` says.
 """
 
 from __future__ import annotations

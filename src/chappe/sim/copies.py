@@ -71,7 +71,7 @@ class Copy:
     def store(self, ranges: list[Range], source: Copy | None) -> None:
         """Chunks that came from `source` (None: made here, they are true) and were found to match their pages."""
         for start, stop in ranges:
-            if source is not None and (source.page_tags or source.at_rest):
+            if source is not None and (source.page_tags or source.at_rest or source.forgeries):
                 self._store_odd(start, stop, source)
             if self.forged is not None and start <= self.forged < stop:
                 for tags in (self.page_tags, self.arrived, self.at_rest):
@@ -81,26 +81,37 @@ class Copy:
             self.pages_upto = max(self.pages_upto, _page_end(stop))
 
     def _store_odd(self, start: int, stop: int, source: Copy) -> None:
-        for chunk, tag in source.page_tags.items():
-            if self.pages_upto <= chunk < _page_end(stop):
-                self.page_tags[chunk] = tag
-        for chunk in {*self.page_tags, *source.at_rest}:
+        for chunk in {*source.page_tags, *source.forgeries}:
+            if self.pages_upto <= chunk < _page_end(stop) and source.page(chunk):
+                self.page_tags[chunk] = source.page(chunk)
+        for chunk in {*self.page_tags, *source.at_rest, *source.forgeries}:
             if start <= chunk < stop:
-                content = source.at_rest.get(chunk, 0)
+                content = source.content(chunk)
                 for tags in (self.arrived, self.at_rest):
                     if content:
                         tags[chunk] = content
                     else:
                         tags.pop(chunk, None)
 
+    @property
+    def forgeries(self) -> tuple[int, ...]:
+        return () if self.forged is None else (self.forged,)
+
+    def content(self, chunk: int) -> int:
+        """Of a chunk that is here or will be."""
+        return 1 if chunk == self.forged else self.at_rest.get(chunk, 0)
+
+    def page(self, chunk: int) -> int:
+        return 1 if chunk == self.forged else self.page_tags.get(chunk, 0)
+
     def promised(self, chunk: int, source: Copy) -> int:
         """What the page says of a chunk: this node's own, or the one that would come from there with it."""
-        return (self if chunk < self.pages_upto else source).page_tags.get(chunk, 0)
+        return self.page(chunk) if chunk < self.pages_upto else source.page(chunk)
 
     def mismatches(self, source: Copy) -> list[int]:
         """Chunks that would not match their page here if they came from there, in order."""
-        odd = {*source.page_tags, *source.at_rest, *self.page_tags}
-        bad = (c for c in odd if source.at_rest.get(c, 0) != self.promised(c, source))
+        odd = {*source.page_tags, *source.at_rest, *source.forgeries, *self.page_tags}
+        bad = (c for c in odd if source.content(c) != self.promised(c, source))
         return sorted(c for c in bad if c not in self.held and c != self.forged)
 
     def rot(self, chunk: int) -> None:

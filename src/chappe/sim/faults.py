@@ -210,7 +210,7 @@ class Faults:
         found = self.holder()
         if found is None:
             return None
-        relay, copy = found
+        _, copy = found
         copy.settle(self.agenda.now)
         held = [c for start, stop in copy.held for c in (self.random.randrange(start, stop),)]
         chunk = self.random.choice(held)
@@ -238,6 +238,7 @@ class Faults:
             return None
         a, b = left[-1]
         copy.forged = self.random.randrange(max(a, copy.pages_upto), b)
+        self.world.forged = True
         return self.agenda.now
 
     def disk(self) -> float | None:
@@ -253,8 +254,8 @@ class Faults:
 
     def clock(self) -> float | None:
         """Somebody sets a wall clock."""
-        node = self.random.choice([*self.world.nodes.values(), self.world.coordinator])
-        node.clock.step_wall(self.random.choice([-86400.0, -30.0, 30.0, 3600.0, 86400.0 * 365]))
+        clocks = [self.world.coordinator.clock, *(node.clock for node in self.world.nodes.values())]
+        self.random.choice(clocks).step_wall(self.random.choice([-86400.0, -30.0, 30.0, 3600.0, 86400.0 * 365]))
         return self.agenda.now
 
     # ---- coordinator and publisher ---------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
-"""Payload as a fluid: every transfer is a position that moves along a list of ranges at a rate that changes now and then.
+"""Payload as a fluid: a transfer is a position that moves along a list of ranges, at a rate that changes now and then.
 
 A child sees its parent as it was one hop earlier (latency and the time of one chunk). While it has all that it can see,
 it moves as the parent did; while there is more, it moves at the hop's capacity. So a whole broadcast is a few events
 per relay, however many chunks there are:
 
-    parent's position changes its rate ──one hop later──▶ child follows, or has a backlog ──▶ its children, one hop later
+    parent's rate changes ──one hop later──▶ child follows, or has a backlog ──one hop later──▶ its children
 
     plan of a stream = what the parent held when it was made, then what the parent itself is receiving, in its order
     ends: everything wanted has come (complete), a chunk that does not match its page (corrupt), or somebody ends it

@@ -90,6 +90,10 @@ class Node:
         self._postponed: list[tuple[int, Action, tuple[Any, ...]]] = []
         world.network.add(worker_id, line.latency_s)
 
+    @property
+    def address(self) -> str:
+        return f"{self.name}:7401"
+
     # ---- the process -----------------------------------------------------------------------------------------------
 
     def later(self, delay_s: float, action: Action, *arguments: Any) -> Entry:

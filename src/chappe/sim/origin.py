@@ -1,4 +1,4 @@
-"""A simulated publisher: offers, hashes while it serves, announces the root, and goes on until the fleet needs it no more.
+"""A simulated publisher: offers, hashes while it serves, announces the root, and goes on for as long as it is needed.
 
 A publisher that is started again is another origin with the same snapshot: what nobody can finish it publishes anew.
 """
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from chappe.core import effects as fx
 from chappe.core import events as ev
-from chappe.core.reasons import ParentLossReason
 from chappe.core.relay_events import Assigned, Released
 from chappe.sim.clock import HostClock
 from chappe.sim.copies import Copy, SimObject
@@ -89,10 +88,6 @@ class Origin(Node):
         return ev.Hello(
             self.worker_id, session, ev.Role.ORIGIN, self.name, 1, address, uplink, assignment_epoch=self.epoch
         )
-
-    @property
-    def address(self) -> str:
-        return f"{self.name}:7401"
 
     def on_message(self, message: object) -> None:
         match message:

@@ -1,4 +1,4 @@
-"""A simulated relay: the real `Transfer` machine, and a shell that does to a simulated store what `relayd` does to disks.
+"""A simulated relay: the real `Transfer` machine, and a shell that does to a simulated store what `relayd` does to one.
 
 It decides nothing that `relayd` does not decide. The store outlives the process; what a killed process had not written
 down is lost, what rotted is found when its chunk is read again by somebody who checks.
@@ -111,6 +111,7 @@ class Relay(Node):
                 self._recover(copy)
         self.opening, self.streams, self._inbox, self._wake = {}, {}, [], None
         self.machine = self._machine()
+        self.world.checks.versions(self)
         self.world.note(self.name, "starts", self.generation)
         self.begin()
 

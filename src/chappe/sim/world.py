@@ -5,28 +5,28 @@ It wires them together and shares out bandwidth; what goes wrong is in `faults`,
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from chappe.core.effects import Effect
 from chappe.core.events import Topology
 from chappe.core.state import FleetConfig
 from chappe.sim.clock import Agenda, HostClock
+from chappe.sim.coordinator import Coordinator
 from chappe.sim.copies import SimObject
 from chappe.sim.flow import Stream
 from chappe.sim.invariants import Checks
 from chappe.sim.links import COORDINATOR, Network
 from chappe.sim.node import SHARED_EXACTLY_MAX, Line, Node
-from chappe.sim.coordinator import Coordinator
 from chappe.sim.origin import Answer, Job, Origin
 from chappe.sim.relay import Relay
 from chappe.sim.session import Session
 
 HEARTBEATS_PER_S, CALM_HEARTBEATS_PER_S = 500.0, 50.0
-"""What a simulated coordinator hears in all, with faults and without any: in larger fleets hearts beat slower, and leases
-last longer. They cost more than all the rest of a large broadcast."""
+"""What a simulated coordinator hears in all, with faults and without any: in larger fleets hearts beat slower, and
+leases last longer. They cost more than all the rest of a large broadcast."""
 TRAIL_LINES = 400
 
 
@@ -50,7 +50,7 @@ class WorldConfig:
 class World:
     """`random` decides everything that is left to chance."""
 
-    def __init__(self, config: WorldConfig, rng: random.Random, coordinator_line_s: float = 0.005) -> None:
+    def __init__(self, config: WorldConfig, rng: Random, coordinator_line_s: float = 0.005) -> None:
         self.config = config
         self.random = rng
         self.run = "sim"
@@ -62,6 +62,7 @@ class World:
         self.relays: list[Relay] = []
         self.origin: Origin | None = None
         self.trail: deque[tuple[float, str, str, object]] = deque(maxlen=TRAIL_LINES)
+        self.forged = False  # false pages have travelled
         self.checks = Checks(self)
         self._sessions = 0
         self._requests: dict[int, tuple[Origin, Session | None, Job]] = {}

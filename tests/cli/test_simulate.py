@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from chappe.cli.main import build
+from chappe.cli.settings import run_app
+from chappe.core.membership import Membership
+
+SMALL = ["--relays", "4", "--payload", "100MB"]
+
+
+def run(*arguments: str) -> int:
+    return run_app(build(), ["simulate", *arguments], env_prefix="CHAPPE_")
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*SMALL, "--seed", "5", "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert {"seed", "relays", "events", "faults", "t_bcast", "invariants_broken"} <= answer.keys()
+    assert (answer["seed"], answer["relays"], answer["invariants_broken"]) == (5, 4, 0)
+    assert sum(answer["faults"].values()) >= 1
+    assert set(answer["t_bcast"]) == {"0.5", "0.9", "1.0"}
+
+
+def test_one_line_and_the_same_again(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = []
+    for _ in range(2):
+        assert run(*SMALL, "--seed", "5", "--faults", "kill,pause") == 0
+        lines.append(capsys.readouterr().out)
+    assert lines[0] == lines[1]
+    assert lines[0].count("\n") == 1
+    assert "0 invariants broken" in lines[0]
+
+
+def test_without_faults_none_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*SMALL, "--faults", "none", "--uplink", "50mbit", "--origin-uplink", "50mbit") == 0
+    assert "faults: none; T_bcast(1.0) 16" in capsys.readouterr().out
+
+
+def test_no_fault_injected_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--relays", "1", "--payload", "1MB", "--faults", "ghost") == 1  # nobody starts twice
+    assert "no fault could be injected: seed 0" in capsys.readouterr().err
+
+
+def test_a_breach_is_reported_with_seed_log_and_invariant(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Membership, "_lapse", lambda *_: None)
+    assert 1 in {run("--relays", "4", "--payload", "200MB", "--seed", str(s), "--faults", "pause") for s in range(6)}
+    shown = capsys.readouterr()
+    assert "1 invariants broken" in shown.out
+    assert "counts as here after" in shown.err
+    assert "--seed" in shown.err
+    assert "coordinator  hears" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flag"),
+    [(["--faults", "rain"], "--faults"), (["--relays", "0"], "--relays"), (["--uplink", "fast"], "--uplink")],
+)
+def test_wrong_usage(arguments: list[str], flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*arguments) == 2
+    assert flag in capsys.readouterr().err
