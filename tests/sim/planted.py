@@ -29,7 +29,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """`caught` is what the broken invariant says. It shows under faults of these `kinds`, rarely before seed `first`."""
+    """`caught` is what the broken invariant says. It shows under faults of these `kinds`, mostly after seed `first`."""
 
     name: str
     plant: Plant
