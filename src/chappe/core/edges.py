@@ -9,7 +9,7 @@ whenever the edge in that slot does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from chappe.core.chain import FALLBACKS_MAX, SOURCE, Layout, Place
@@ -34,6 +34,11 @@ class Issued:
 
     def same_edge(self, other: Issued) -> bool:
         return self._identity == other._identity
+
+    @property
+    def row(self) -> tuple[str, int, int, int, int, int]:
+        """In the order of the constructor. `astuple` copies every value, and a fleet has thousands of these."""
+        return self.parent, self.slot, self.parent_generation, self.child_generation, self.over, self.epoch
 
     @property
     def _identity(self) -> tuple[str, int, int, int, int]:
@@ -70,9 +75,9 @@ class EdgeBook:
         self.main.pop((stripe, child), None)
 
     def to_json(self) -> list[list[Any]]:
-        rows: list[list[Any]] = [[stripe, child, False, *astuple(i)] for (stripe, child), i in self.main.items()]
+        rows: list[list[Any]] = [[stripe, child, False, *i.row] for (stripe, child), i in self.main.items()]
         for (stripe, child), by_ancestor in self.fallback.items():
-            rows.extend([stripe, child, True, *astuple(i)] for i in by_ancestor.values())
+            rows.extend([stripe, child, True, *i.row] for i in by_ancestor.values())
         return rows
 
     @classmethod
