@@ -22,7 +22,7 @@ from chappe.core.upstream import Upstream
 from chappe.hop.guard import EdgeGuard, Ticket
 from chappe.sim import relay
 from chappe.sim.copies import Copy
-from chappe.sim.node import Node
+from chappe.sim.process import Process
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -91,8 +91,8 @@ def _order_dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def _said_before_welcome_is_lost(patch: pytest.MonkeyPatch) -> None:
-    true = Node.say
-    patch.setattr(Node, "say", lambda self, event: true(self, event) if self.joined else None)
+    true = Process.say
+    patch.setattr(Process, "say", lambda self, event: true(self, event) if self.joined else None)
 
 
 def _retired_source_trusted(patch: pytest.MonkeyPatch) -> None:

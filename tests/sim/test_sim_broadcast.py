@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from chappe.planning.fluid import Host, completion_times
-from chappe.sim.node import Line
+from chappe.sim.process import Line
 from chappe.sim.scenario import MBIT, Run, Scenario, simulate
 
 PAYLOAD = 16_400_000_000
@@ -38,8 +38,10 @@ def test_1_000_relays() -> None:
     assert result.t_bcast["1.0"] == pytest.approx(expected_s(1000), abs=1.0)
 
 
-def test_1_000_relays_in_trouble() -> None:
-    scenario = Scenario(1, 1000, 2_000_000_000, faults=("kill", "outage", "reset", "joins", "leaves"), faults_most=30)
+@pytest.mark.parametrize("relays", [200, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(300)])])
+def test_a_large_fleet_in_trouble(relays: int) -> None:
+    kinds = ("kill", "outage", "reset", "joins", "leaves")
+    scenario = Scenario(1, relays, 2_000_000_000, faults=kinds, faults_most=30)
     result = simulate(scenario, Random(1))
     assert result.ok, result.broken
     assert sum(result.faults.values()) > 5

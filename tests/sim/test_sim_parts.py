@@ -9,9 +9,9 @@ from chappe.core.manifest import CHUNKS_PER_PAGE
 from chappe.core.ranges import RangeSet
 from chappe.sim.clock import Agenda, HostClock
 from chappe.sim.copies import Copy, SimObject, pieces
-from chappe.sim.flow import Track
 from chappe.sim.invariants import cycles
 from chappe.sim.links import ANYBODY, Network, Pipe
+from chappe.sim.tracks import Track
 
 OBJECT = SimObject("0" * 32, 1, 1000, 65536, 1000 * 65536, "x:1")
 
@@ -25,7 +25,8 @@ def drain(agenda: Agenda) -> None:
 
 
 def test_equal_times_happen_in_the_order_they_were_put_down() -> None:
-    agenda, seen = Agenda(), []
+    agenda = Agenda()
+    seen: list[object] = []
     agenda.at(2.0, seen.append, "c")
     agenda.at(1.0, seen.append, "a")
     agenda.at(1.0, seen.append, "b")
@@ -35,7 +36,8 @@ def test_equal_times_happen_in_the_order_they_were_put_down() -> None:
 
 
 def test_what_should_have_happened_happens_now() -> None:
-    agenda, seen = Agenda(), []
+    agenda = Agenda()
+    seen: list[object] = []
     agenda.at(5.0, lambda: agenda.at(1.0, lambda: seen.append(agenda.now)))
     drain(agenda)
     assert seen == [5.0]
@@ -63,7 +65,8 @@ def network(changes: list[int]) -> Network:
 
 
 def test_cuts_have_a_direction_and_add_up() -> None:
-    net = network(changes := [])
+    changes: list[int] = []
+    net = network(changes)
     net.cut("a", "b")
     net.cut("a", ANYBODY)
     assert not net.passes("a", "b")
@@ -90,7 +93,8 @@ def test_partitions_overlap() -> None:
 
 
 def test_a_pipe_keeps_order_and_waits_for_its_path() -> None:
-    agenda, net, heard = Agenda(), network([]), []
+    agenda, net = Agenda(), network([])
+    heard: list[tuple[float, int]] = []
     pipe = Pipe(agenda, net, "a", "b", lambda m: heard.append((agenda.now, m)))
     pipe.send(1, extra_s=3.0)
     pipe.send(2)

@@ -14,7 +14,8 @@ from chappe.core.manifest import CHUNKS_PER_PAGE
 from chappe.core.ranges import Range, RangeSet
 
 if TYPE_CHECKING:
-    from chappe.sim.flow import Stream, Track
+    from chappe.sim.flow import Stream
+    from chappe.sim.tracks import Track
 
 
 @dataclass(frozen=True, slots=True)

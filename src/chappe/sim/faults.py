@@ -14,21 +14,18 @@ from chappe.core.reasons import ParentLossReason
 from chappe.sim.links import ANYBODY, COORDINATOR
 from chappe.sim.relay import Relay
 from chappe.sim.session import Session
+from chappe.sim.victims import Victims
 
 if TYPE_CHECKING:
-    from chappe.sim.copies import Copy
     from chappe.sim.scenario import Run
 
 DIES_FOR_GOOD = 0.2
 """The share of killed relays that never come back; one always does."""
 
 
-class Faults:
+class Faults(Victims):
     def __init__(self, run: Run, kinds: Sequence[str]) -> None:
-        self.run = run
-        self.world = run.world
-        self.random = run.random
-        self.agenda = run.world.agenda
+        super().__init__(run)
         self.kinds = tuple(kinds)
         self.injected: list[str] = []
         self.last_s = 0.0
@@ -58,25 +55,6 @@ class Faults:
             self.injected.append(kind)
             self.last_s = max(self.last_s, end_s)
             self.world.note("fault", kind, f"until {end_s:.1f}")
-
-    # ---- victims ---------------------------------------------------------------------------------------------------
-
-    def relays(self) -> list[Relay]:
-        return [r for r in self.world.relays if r.running and not r.paused and not r.leaving]
-
-    def relay(self) -> Relay | None:
-        relays = self.relays()
-        return self.random.choice(relays) if relays else None
-
-    def holder(self) -> tuple[Relay, Copy] | None:
-        found = [(r, c) for r in self.relays() for c in r.copies.values() if c.held]
-        return self.random.choice(found) if found else None
-
-    def later(self, low_s: float, high_s: float, undo: Callable[[], object]) -> float:
-        """Undo it in a while; returns when."""
-        end_s = self.agenda.now + self.random.uniform(low_s, high_s)
-        self.agenda.at(end_s, undo)
-        return end_s
 
     # ---- processes -------------------------------------------------------------------------------------------------
 

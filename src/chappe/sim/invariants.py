@@ -143,7 +143,7 @@ class Checks:
 
     # ---- bytes -----------------------------------------------------------------------------------------------------
 
-    def stored(self, relay: Relay, stream: Stream, ranges: list[tuple[int, int]]) -> None:
+    def stored(self, relay: Node, stream: Stream, ranges: list[tuple[int, int]]) -> None:
         copy = stream.copy
         for chunk in copy.at_rest or ():
             if any(a <= chunk < b for a, b in ranges) and copy.at_rest[chunk] != copy.page_tags.get(chunk, 0):

@@ -13,8 +13,10 @@ from chappe.core import events as ev
 from chappe.core.relay_events import Assigned, Released
 from chappe.sim.clock import HostClock
 from chappe.sim.copies import Copy, SimObject
-from chappe.sim.flow import Track, announce
-from chappe.sim.node import Line, Node
+from chappe.sim.flow import announce
+from chappe.sim.node import Node
+from chappe.sim.process import Line
+from chappe.sim.tracks import Track
 from chappe.wire.relay_messages import Welcomed
 
 if TYPE_CHECKING:

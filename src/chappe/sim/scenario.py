@@ -16,7 +16,7 @@ from chappe.core.events import Topology
 from chappe.core.status import publication_view
 from chappe.sim.faults import MIXED, Faults
 from chappe.sim.invariants import InvariantError
-from chappe.sim.node import Line
+from chappe.sim.process import Line
 from chappe.sim.world import CALM_HEARTBEATS_PER_S, HEARTBEATS_PER_S, World, WorldConfig
 
 MBIT = 125_000.0
@@ -98,7 +98,7 @@ class Run:
             heartbeat_s=heartbeat_s,
             lease_s=5 * heartbeat_s,
             progress_s=max(2.0, s.payload_bytes / s.downlink_bytes_per_s / 50) if small else None,
-            persist=bool(s.faults),
+            persist="coordinator" in s.faults,
             check_every=1 if small else 64 * s.relays,
         )
         if not s.varied:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from chappe.sim.links import COORDINATOR, Pipe
 
 if TYPE_CHECKING:
-    from chappe.sim.node import Node
+    from chappe.sim.process import Process
     from chappe.sim.world import World
 
 CLOSE = object()
@@ -17,7 +17,7 @@ HEARTBEAT = object()
 class Session:
     """`up` and `down` carry what is said; `CLOSE` is the end of the stream, which needs the path like anything else."""
 
-    def __init__(self, world: World, node: Node) -> None:
+    def __init__(self, world: World, node: Process) -> None:
         self.number = world.next_session()
         self.node = node
         self.worker_id = node.worker_id

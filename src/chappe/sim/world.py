@@ -16,11 +16,13 @@ from chappe.core.state import FleetConfig
 from chappe.sim.clock import Agenda, HostClock
 from chappe.sim.coordinator import Coordinator
 from chappe.sim.copies import SimObject
+from chappe.sim.fetching import Fetcher
 from chappe.sim.flow import Stream
 from chappe.sim.invariants import Checks
 from chappe.sim.links import COORDINATOR, Network
-from chappe.sim.node import SHARED_EXACTLY_MAX, Line, Node
+from chappe.sim.node import SHARED_EXACTLY_MAX, Node
 from chappe.sim.origin import Answer, Job, Origin
+from chappe.sim.process import Line
 from chappe.sim.relay import Relay
 from chappe.sim.session import Session
 
@@ -153,7 +155,7 @@ class World:
             left -= rate
             streams[i].set_capacity(rate / streams[i].source.object.chunk_bytes)
 
-    def share_downlink(self, child: Relay) -> None:
+    def share_downlink(self, child: Fetcher) -> None:
         """A child's own number of streams has changed."""
         for stream in list(child.streams.values()):
             if stream in stream.parent.serving:

@@ -1,0 +1,62 @@
+"""Positions that move along a list of ranges, and how a child sees its parent's.
+
+Pure arithmetic on chunks and seconds: who moves, and how fast, is decided in `flow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from chappe.core.ranges import Range, RangeSet
+from chappe.sim.copies import pieces
+
+EPSILON = 1e-6
+"""Of a chunk: what two positions may differ by and still be the same."""
+
+
+class Track:
+    """A position along a plan. `take` is called with what has come since it was called last."""
+
+    __slots__ = ("_taken", "plan", "position", "rate", "since_s", "take", "total")
+
+    def __init__(self, plan: list[Range], now: float, take: Callable[[list[Range]], None]) -> None:
+        self.plan = plan
+        self.total = sum(b - a for a, b in plan)
+        self.position = 0.0
+        self.since_s = now
+        self.rate = 0.0
+        self.take = take
+        self._taken = 0
+
+    def at(self, now: float) -> float:
+        return min(self.total, self.position + self.rate * (now - self.since_s))
+
+    def turn(self, now: float, rate: float) -> None:
+        self.position, self.since_s, self.rate = self.at(now), now, rate
+
+    def settle(self, now: float) -> None:
+        upto = int(self.at(now) + EPSILON)
+        if upto > self._taken:
+            start, self._taken = self._taken, upto
+            self.take(pieces(self.plan, start, upto))
+
+    def left(self) -> list[Range]:
+        return pieces(self.plan, self._taken, self.total)
+
+
+class View:
+    """A parent as its child sees it: what it held, what it was receiving, and how fast."""
+
+    __slots__ = ("base", "header", "plan", "position", "rate", "since_s", "total")
+
+    def __init__(self, header: bool, base: RangeSet, track: Track | None, now: float) -> None:
+        self.header = header
+        self.base = base
+        self.plan: list[Range] = [] if track is None else track.plan
+        self.total = 0 if track is None else track.total
+        self.position = 0.0 if track is None else track.at(now)
+        self.rate = 0.0 if track is None else track.rate
+        self.since_s = now
+
+    def at(self, now: float) -> float:
+        return min(self.total, self.position + self.rate * (now - self.since_s))
