@@ -7,6 +7,7 @@ the root, are made then), and what lies on the disk now.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,7 @@ class Copy:
     at_rest: dict[int, int] = field(default_factory=dict)
     rotted: set[int] = field(default_factory=set)  # by a fault, after they had arrived whole
     track: Track | None = None  # what is coming in now
+    upstream: Copy | None = None  # where it comes from
     children: list[Stream] = field(default_factory=list)
     forged: int | None = None  # a chunk that will come with a page that is wrong in the same way
     version: int = 0  # it has landed as
@@ -70,9 +72,9 @@ class Copy:
             self.track.settle(now)
 
     def store(self, ranges: list[Range], source: Copy | None) -> None:
-        """Chunks that came from `source` (None: made here, they are true) and were found to match their pages."""
+        """Chunks that came from `source` (None: nothing there can be false) and were found to match their pages."""
         for start, stop in ranges:
-            if source is not None and (source.page_tags or source.at_rest or source.forgeries):
+            if source is not None:
                 self._store_odd(start, stop, source)
             if self.forged is not None and start <= self.forged < stop:
                 for tags in (self.page_tags, self.arrived, self.at_rest):
@@ -82,10 +84,10 @@ class Copy:
             self.pages_upto = max(self.pages_upto, _page_end(stop))
 
     def _store_odd(self, start: int, stop: int, source: Copy) -> None:
-        for chunk in {*source.page_tags, *source.forgeries}:
+        for chunk in source.odd():
             if self.pages_upto <= chunk < _page_end(stop) and source.page(chunk):
                 self.page_tags[chunk] = source.page(chunk)
-        for chunk in {*self.page_tags, *source.at_rest, *source.forgeries}:
+        for chunk in {*self.page_tags, *source.odd()}:
             if start <= chunk < stop:
                 content = source.content(chunk)
                 for tags in (self.arrived, self.at_rest):
@@ -94,26 +96,56 @@ class Copy:
                     else:
                         tags.pop(chunk, None)
 
-    @property
-    def forgeries(self) -> tuple[int, ...]:
-        return () if self.forged is None else (self.forged,)
+    # Transfers settle when somebody looks: what is not here yet is looked up where it comes from.
+
+    def _sources(self) -> Iterator[Copy]:
+        """This copy, the one it is fed from, and so on; each once, for streams may go round in a circle for a while."""
+        seen: list[Copy] = []
+        node: Copy | None = self
+        while node is not None and not any(node is other for other in seen):
+            seen.append(node)
+            yield node
+            node = node.upstream
+
+    def odd(self) -> set[int]:
+        """Chunks of which something is written down, here or where they come from."""
+        found: set[int] = set()
+        for node in self._sources():
+            found.update(node.page_tags, node.at_rest)
+            if node.forged is not None:
+                found.add(node.forged)
+        return found
 
     def content(self, chunk: int) -> int:
         """Of a chunk that is here or will be."""
-        return 1 if chunk == self.forged else self.at_rest.get(chunk, 0)
+        content = 0
+        for node in self._sources():
+            if chunk == node.forged:
+                return 1
+            content = node.at_rest.get(chunk, 0)
+            if chunk in node.held:
+                break
+        return content
 
     def page(self, chunk: int) -> int:
-        return 1 if chunk == self.forged else self.page_tags.get(chunk, 0)
-
-    def promised(self, chunk: int, source: Copy) -> int:
-        """What the page says of a chunk: this node's own, or the one that would come from there with it."""
-        return self.page(chunk) if chunk < self.pages_upto else source.page(chunk)
+        """What its page says of it, or will."""
+        tag = 0
+        for node in self._sources():
+            if chunk == node.forged:
+                return 1
+            tag = node.page_tags.get(chunk, 0)
+            if chunk < node.pages_upto:
+                break
+        return tag
 
     def mismatches(self, source: Copy) -> list[int]:
         """Chunks that would not match their page here if they came from there, in order."""
-        odd = {*source.page_tags, *source.at_rest, *source.forgeries, *self.page_tags}
-        bad = (c for c in odd if source.content(c) != self.promised(c, source))
-        return sorted(c for c in bad if c not in self.held and c != self.forged)
+        bad: list[int] = []
+        for chunk in sorted({*self.page_tags, *source.odd()}):
+            page = self.page_tags.get(chunk, 0) if chunk < self.pages_upto else source.page(chunk)
+            if chunk not in self.held and chunk != self.forged and source.content(chunk) != page:
+                bad.append(chunk)
+        return bad
 
     def rot(self, chunk: int) -> None:
         self.at_rest[chunk] = 2

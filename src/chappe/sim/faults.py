@@ -195,8 +195,7 @@ class Faults(Victims):
         for stream in copy.children:
             stream.track.settle(self.agenda.now)  # what is past has arrived whole
         copy.rot(chunk)
-        for stream in list(copy.children):
-            stream.replan_soon()
+        self.world.content_changed()
         return self.agenda.now
 
     def forge(self) -> float | None:
@@ -205,7 +204,7 @@ class Faults(Victims):
             (s.copy, s)
             for r in self.relays()
             for s in r.streams.values()
-            if not s.copy.children and s.track.left() and s.view is not None
+            if not s.copy.children and s.track.left() and s.view is not None and s.copy.forged is None
         ]
         if not found:
             return None
@@ -217,6 +216,7 @@ class Faults(Victims):
         a, b = left[-1]
         copy.forged = self.random.randrange(max(a, copy.pages_upto), b)
         self.world.forged = True
+        self.world.content_changed()
         return self.agenda.now
 
     def disk(self) -> float | None:

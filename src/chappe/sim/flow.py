@@ -87,7 +87,7 @@ class Stream:
         """The first message came: from here on data flows."""
         self.copy.settle(self.agenda.now)
         self.wanted = RangeSet(self.copy.held.missing(0, self.copy.object.chunks_total))
-        self.copy.track = self.track
+        self.copy.track, self.copy.upstream = self.track, self.source
         self.see(view)
 
     def stop(self) -> None:
@@ -99,7 +99,7 @@ class Stream:
             self._next.cancel()
         self.track.settle(self.agenda.now)
         if self.copy.track is self.track:
-            self.copy.track = None
+            self.copy.track = self.copy.upstream = None
             announce(self.agenda, self.copy, replanned=True)
 
     # ---- what the child sees of its parent -------------------------------------------------------------------------
@@ -153,14 +153,15 @@ class Stream:
 
     def _set_limit(self) -> None:
         """The position of the first chunk that will not match its page."""
-        bad = self.copy.mismatches(self.source) if self.verify else []
+        bad = self.copy.mismatches(self.source) if self.verify and self.child.world.odd else []
         if self.spoiled is not None:
             bad = [*bad, self.spoiled]
         self._limit, self._bad = float(self.track.total), None
+        begun = int(self.track.at(self.agenda.now) + EPSILON)  # also the one that is half here can still go wrong
         for chunk in bad:
             at = 0
             for a, b in self.track.plan:
-                if a <= chunk < b and at + chunk - a + EPSILON >= self.track.at(self.agenda.now):
+                if a <= chunk < b and at + chunk - a >= begun:
                     if at + chunk - a < self._limit:
                         self._limit, self._bad = float(at + chunk - a), chunk
                     break
@@ -258,7 +259,7 @@ class Stream:
     def _take(self, ranges: list[Range]) -> None:
         for start, stop in ranges:
             self.wanted.discard(start, stop)
-        self.copy.store(ranges, self.source)
+        self.copy.store(ranges, self.source if self.child.world.odd else None)
         self.child.stored(self, ranges)
 
     # ---- capacity and cuts -----------------------------------------------------------------------------------------

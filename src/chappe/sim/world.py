@@ -64,7 +64,8 @@ class World:
         self.relays: list[Relay] = []
         self.origin: Origin | None = None
         self.trail: deque[tuple[float, str, str, object]] = deque(maxlen=TRAIL_LINES)
-        self.forged = False  # false pages have travelled
+        self.odd = False  # some chunk somewhere is not what it should be
+        self.forged = False  # nor is some page
         self.checks = Checks(self)
         self._sessions = 0
         self._requests: dict[int, tuple[Origin, Session | None, Job]] = {}
@@ -160,6 +161,13 @@ class World:
         for stream in list(child.streams.values()):
             if stream in stream.parent.serving:
                 self.share(stream.parent)
+
+    def content_changed(self) -> None:
+        """Somewhere: every stream looks again which chunk will be the first that does not match its page."""
+        self.odd = True
+        for relay in self.relays:
+            for stream in list(relay.streams.values()):
+                stream.replan_soon()
 
     # ---- what has happened -----------------------------------------------------------------------------------------
 
