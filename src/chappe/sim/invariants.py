@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from chappe.sim.relay import Relay
     from chappe.sim.world import World
 
-ORPHAN_S = 20.0
+ORPHAN_S = 10.0
 """Longer than any honest way to a new parent: a silence to be noticed, a lease (5 s), retries with their waits."""
 CYCLE_S = 15.0
 SILENCE_SLACK_S = 1.0

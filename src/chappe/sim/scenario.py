@@ -171,6 +171,8 @@ class Run:
         world = self.world
         if not self.quiet or not world.coordinator.running:
             return False
+        if not any(relay.running for relay in world.relays):
+            return True  # all have left, or died for good
         current = world.coordinator.fleet.state.current
         origin = world.origin
         if origin is None or not origin.running or any(not job.over for job in origin.jobs):
