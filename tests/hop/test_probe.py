@@ -122,6 +122,9 @@ async def test_it_gives_way_to_a_publication_that_begins(stack: AsyncExitStack, 
     assert outcome.error == BUSY
     assert not (await r2.probe(r1)).up_bytes_per_s  # still refused while it flows
     nodes[busy].flows = False
+    async with asyncio.timeout(30):
+        await r1.desk.idle()
+        await r2.desk.idle()
     assert (await r2.probe(r1)).error == ""  # and nothing of the first probe is left
 
 

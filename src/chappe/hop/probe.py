@@ -90,10 +90,15 @@ class ProbeDesk:
     ) -> None:
         self._guard, self._flowing = guard, flowing
         self._uplink, self._downlink = uplink, downlink
-        self._probing = False
+        self._probing = asyncio.Lock()
+
+    async def idle(self) -> None:
+        """Return once no probe is under way here: an end that gave up hears its peer out first."""
+        async with self._probing:
+            pass
 
     def _busy(self) -> str:
-        return BUSY if self._flowing() else "another probe is under way here" if self._probing else ""
+        return BUSY if self._flowing() else "another probe is under way here" if self._probing.locked() else ""
 
     # ---- the end that is dialled -----------------------------------------------------------------------------------
 
@@ -110,14 +115,11 @@ class ProbeDesk:
         if refused:
             await _refuse(context, refused)
             return
-        self._probing = True
         try:
-            async with asyncio.timeout(3 * PROBE_SECONDS_MAX + _HANDSHAKE_S):
+            async with self._probing, asyncio.timeout(3 * PROBE_SECONDS_MAX + _HANDSHAKE_S):
                 await self._answer(first, context)
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the probe took too long")
-        finally:
-            self._probing = False
 
     def _refusal(self, first: ProbeMessage) -> str:
         if first.protocol_version != PROTOCOL_VERSION:
@@ -159,12 +161,15 @@ class ProbeDesk:
         """Carry an order out. Raises nothing: what went wrong is in the outcome."""
         if busy := self._busy():
             return ProbeOutcome(order.order, error=busy)
-        self._probing = True
         began_s = boot_now()
         limits = Limits(order.bytes_max, order.seconds_max)
         probe = _Probe(order, limits)
         try:
-            async with asyncio.timeout(2 * limits.seconds + _HANDSHAKE_S), open_channel() as channel:
+            async with (
+                self._probing,
+                asyncio.timeout(2 * limits.seconds + _HANDSHAKE_S),
+                open_channel() as channel,
+            ):
                 error = await self._measure(probe, channel)
         except TimeoutError:
             error = "" if probe.down.bytes else "the peer did not answer in time"
@@ -172,8 +177,6 @@ class ProbeDesk:
             error = failure.details() or failure.code().name
         except UsageError as failure:  # an address that is none
             error = str(failure)
-        finally:
-            self._probing = False
         if error:
             return ProbeOutcome(order.order, error=error)
         return probe.outcome(boot_now() - began_s)
