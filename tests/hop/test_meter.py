@@ -78,6 +78,35 @@ def test_a_message_that_is_long_on_its_way_counts_by_its_share() -> None:
     assert meter.linked_bytes_per_s() == pytest.approx(4000 / (4 * FILL_S))
 
 
+def test_the_pace_is_the_links_whatever_its_buffers_take_at_first() -> None:
+    meter = HopMeter()
+    meter.start(0.0)
+    for i in range(100):
+        meter.record(65_536, i * 1e-4)
+    assert meter.paced_bytes_per_s() == 0.0
+    assert (meter.goodput_bytes_per_s() or 0.0) > 1e8
+    for i in range(1, 101):
+        meter.record(65_536, FILL_S + i * 0.05)
+        assert meter.paced_bytes_per_s() <= 65_536 / 0.05
+    assert meter.paced_bytes_per_s() == pytest.approx(65_536 / 0.05, rel=0.1)
+
+
+def test_the_pace_of_a_hop_that_always_catches_up_is_its_sources() -> None:
+    meter = HopMeter()
+    for i in range(1000):
+        meter.start(i * 0.01)
+        meter.record(1_000_000, i * 0.01 + 1e-4)
+        meter.idle(i * 0.01 + 1e-4)
+    assert meter.paced_bytes_per_s() == pytest.approx(1e8, rel=0.1)
+
+
+def test_a_first_message_that_is_long_on_its_way_counts_for_the_pace_by_its_share() -> None:
+    meter = HopMeter()
+    meter.start(0.0)
+    meter.record(4000, 4 * FILL_S)
+    assert meter.paced_bytes_per_s() == pytest.approx(3000 / (4 * FILL_S))
+
+
 def _busy(meter: HopMeter, begin_s: float, seconds: float, bytes_per_s: int) -> None:
     meter.start(begin_s)
     for i in range(1, int(seconds * 10) + 1):

@@ -7,6 +7,9 @@ seconds. For reports (`LinkSample`) they do not, and the beginning of each busy 
     start ──── FILL_S: goes into socket buffers, as fast as memory ────┬──── the link's own pace: counted ──── idle
 
 So a hop that always catches up with its source reports what moved and no rate: it was not the limit.
+
+What a sender puts into one message follows the pace: all bytes over all time. Goodput would take the socket's buffers
+for the link, and on a thin one a message would be half a second on its way, of which the child can forward nothing.
 """
 
 from __future__ import annotations
@@ -28,10 +31,13 @@ class HopMeter:
     """One stream of one hop. Times are on any steady clock, in seconds."""
 
     __slots__ = (
+        "_begun_s",
         "_busy_s",
         "_bytes",
         "_last_record_s",
         "_mark_s",
+        "_paced_bytes",
+        "_paced_s",
         "_start_s",
         "bytes_total",
         "linked_bytes",
@@ -48,6 +54,9 @@ class HopMeter:
         self._busy_s = 0.0
         self._mark_s: float | None = None
         self._start_s = 0.0  # of the present busy period
+        self._begun_s: float | None = None  # the first one
+        self._paced_bytes = 0.0
+        self._paced_s = 0.0
         self._last_record_s = -math.inf
 
     def start(self, now: float) -> None:
@@ -58,6 +67,7 @@ class HopMeter:
     def record(self, size_bytes: int, now: float) -> None:
         """These bytes have passed. The time since the last call was busy, if there was something to send."""
         self.bytes_total += size_bytes
+        self._pace(size_bytes, now)
         self._last_record_s = now
         if self._mark_s is None:
             self._mark_s = self._start_s = now  # the first bytes after a pause: how long they took is not known
@@ -83,9 +93,29 @@ class HopMeter:
         """The link's own pace over all of this stream; None before anything was measured."""
         return self.linked_bytes / self.linked_s if self.linked_s > 0 else None
 
+    def paced_bytes_per_s(self) -> float:
+        """Decayed bytes over decayed time, waiting included, without what went into buffers at the beginning.
+
+        In the long run never more than the link carries; low at first: `FILL_S` counts as time without bytes.
+        """
+        return self._paced_bytes / (self._paced_s + FILL_S)
+
     def current_bytes_per_s(self, now: float) -> float:
         """The goodput for a gauge: 0 when nothing has passed for three seconds."""
         return (self.goodput_bytes_per_s() or 0.0) if now - self._last_record_s < _QUIET_S else 0.0
+
+    def _pace(self, size_bytes: int, now: float) -> None:
+        if self._begun_s is None:
+            self._begun_s = now if self._mark_s is None else self._start_s
+        begun_s = max(self._last_record_s, self._begun_s + FILL_S)
+        elapsed_s = now - begun_s
+        if elapsed_s < 0:
+            return  # still filling
+        sent_for_s = now - max(self._last_record_s, self._begun_s)
+        share = 1.0 if sent_for_s <= elapsed_s else elapsed_s / sent_for_s
+        factor = math.exp(-elapsed_s / DECAY_S)
+        self._paced_bytes = self._paced_bytes * factor + size_bytes * share
+        self._paced_s = self._paced_s * factor + elapsed_s
 
     def _pass(self, now: float) -> None:
         if self._mark_s is None:

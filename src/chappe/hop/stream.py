@@ -187,9 +187,8 @@ class ChildStream:
                 await self._send(encode_page(self.source.page_bytes(page)))
 
     def _batch_chunks(self, manifest: Manifest) -> int:
-        """How many chunks the link carries within the chunk time, by what it has shown so far."""
-        rate = self.meter.goodput_bytes_per_s() or 0.0
-        batch_bytes = min(rate * CHUNK_TIME_S, BATCH_BYTES_MAX)
+        """How many chunks the link carries within the chunk time, by what it has shown so far: at first, one."""
+        batch_bytes = min(self.meter.paced_bytes_per_s() * CHUNK_TIME_S, BATCH_BYTES_MAX)
         return max(1, min(CHUNKS_PER_MESSAGE_MAX, int(batch_bytes) // manifest.chunk_bytes))
 
     async def _send_chunks(self, manifest: Manifest, chunks: list[int]) -> None:
