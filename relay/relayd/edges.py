@@ -3,7 +3,7 @@
     OpenFetch ──▶ task: dial, or be dialled ──▶ FetchConnected ──▶ chunks go into the store ──▶ Progress, FetchEnded
     CloseFetch ─▶ the task is cancelled, and nothing more is heard of it
 
-An object is watched through its own signal: the header and the last chunk are told at once, the rest once a second.
+An object is watched through its own signal: header, last chunk and rot are told at once, the rest once a second.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PUSH_WAIT_S = 6.0
 
 
 def progress_of(held: StoredObject) -> Progress:
-    return Progress(held.object_id, tuple(held.ledger.held), held.ledger.total)
+    return Progress(held.object_id, held.ledger.held.ranges(), held.ledger.total)
 
 
 def fault_of(error: StoreError) -> LocalFault:
@@ -62,8 +62,8 @@ async def _watch(held: StoredObject, on_event: Callable[[RelayEvent], None], tol
     while held.state is SourceState.OPEN:
         seen = held.signal.count
         now = _Told.of(held)
-        if now.count < told.count:
-            on_event(ChunksDropped(held.object_id, now.chunks))
+        if now.dropped != told.dropped:
+            on_event(ChunksDropped(held.object_id, now.chunks))  # with what has come meanwhile
         elif now != told:
             on_event(progress_of(held))
         told = now
@@ -80,16 +80,23 @@ async def _watch(held: StoredObject, on_event: Callable[[RelayEvent], None], tol
 class _Told:
     chunks: tuple[Range, ...]
     count: int
+    dropped: int
     total: int | None
 
     @classmethod
     def of(cls, held: StoredObject) -> _Told:
-        return cls(tuple(held.ledger.held), len(held.ledger.held), held.ledger.total)
+        ledger = held.ledger
+        return cls(ledger.held.ranges(), len(ledger.held), ledger.dropped, ledger.total)
 
     def is_news(self, held: StoredObject) -> bool:
         """The header has come, the last chunk has, or something has rotted: not to be told in its own time."""
         count, total = len(held.ledger.held), held.ledger.total
-        return total != self.total or count < self.count or (count == total and count != self.count)
+        return total != self.total or held.ledger.dropped != self.dropped or (count == total and count != self.count)
+
+
+def _stored(held: StoredObject) -> tuple[bool, int, int]:
+    """Grows with each header, page and chunk that is stored, and with nothing else."""
+    return held.manifest is not None, held.pages_held, held.ledger.arrived
 
 
 class Fetches:
@@ -153,7 +160,7 @@ class Fetches:
             held = self._open_object(order.object_id)
         except StoreError as error:
             return FetchEnded(order.fetch, fault_of(error), str(error))
-        before = _Told.of(held), held.pages_held
+        before = _stored(held)
         try:
             end = await self._receive(order, held)
             if end.rejected:
@@ -165,7 +172,7 @@ class Fetches:
             self._on_event(progress_of(held))
             return FetchEnded(order.fetch, fault_of(error), str(error))
         self._on_event(progress_of(held))  # before the end, so that nobody asks again for what has just come
-        progressed = before != (_Told.of(held), held.pages_held)
+        progressed = before != _stored(held)
         self._stalls.ended(
             order.source.peer.worker_id, stalled=reason is ParentLossReason.STALLED, progressed=progressed
         )

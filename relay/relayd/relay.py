@@ -44,7 +44,6 @@ from chappe.core.relay_events import (
     ReportHolding,
     ReportLost,
     ResetObject,
-    Restored,
     Retain,
     Stop,
     Tick,
@@ -66,7 +65,7 @@ from chappe.wire.relay_messages import LinkReport, Node, Welcomed, encode_hello
 from relayd.config import InstallHook
 from relayd.control import Control
 from relayd.edges import Fetches, watch
-from relayd.landings import Landings
+from relayd.landings import Landings, restored
 from relayd.local import LandedView
 from relayd.metrics import Reading, RelaydMetrics
 
@@ -119,7 +118,7 @@ class Relay:
         )
         self._guard, self._catalog, self.service = peering.guard, peering.catalog, peering.service
         config = TransferConfig(options.hook.mode, options.install_timeout_s)
-        self.machine = Transfer(config, (_restored(held) for held in store.objects().values()), random.random)
+        self.machine = Transfer(config, (restored(held) for held in store.objects().values()), random.random)
         self._fetches = Fetches(
             open_object=self._open_object,
             open_channel=dial_peer,
@@ -375,12 +374,6 @@ def _log_push(edge: PushEdge, end: PushEnd) -> None:
         reason=EndReason.Name(end.reason).removeprefix("END_REASON_").lower(),
         detail=end.detail,
     )
-
-
-def _restored(held: StoredObject) -> Restored:
-    landed = held.landed
-    version, root = (0, "") if landed is None else (landed.version, landed.root)
-    return Restored(held.object_id, version, root, tuple(held.ledger.held), held.ledger.total, held.installed)
 
 
 def _children(edges: tuple[EdgeOrder, ...]) -> list[AssignedChild]:

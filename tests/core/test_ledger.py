@@ -83,3 +83,15 @@ def test_a_dropped_chunk_that_comes_again_reaches_a_reader_that_had_passed_it() 
 def test_refuses_chunks_past_the_end() -> None:
     with pytest.raises(ValueError, match="of an object of 4 chunks"):
         Ledger(4).add(3, 5)
+
+
+def test_what_was_dropped_is_counted_whatever_came_since() -> None:
+    ledger = Ledger(10)
+    ledger.add(0, 5)
+    ledger.drop(1, 3)
+    ledger.add(5, 9)
+    assert (len(ledger.held), ledger.dropped, ledger.arrived) == (7, 2, 9)
+    ledger.add(0, 5)
+    assert (len(ledger.held), ledger.dropped, ledger.arrived) == (9, 2, 11)
+    ledger.drop(9, 10)  # never here
+    assert ledger.dropped == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import pytest
 from hypothesis import given
@@ -37,6 +38,7 @@ def test_behaves_like_a_set(script: list[tuple[str, Range]]) -> None:
             plain -= members
         assert_canonical(ranges)
         assert numbers(list(ranges)) == sorted(plain)
+        assert ranges.ranges() == tuple(iter(ranges))
         assert len(ranges) == len(plain)
         assert bool(ranges) == bool(plain)
 
@@ -66,3 +68,7 @@ def test_copy_is_independent() -> None:
 def test_refuses_what_is_no_range(span: Range) -> None:
     with pytest.raises(ValueError, match="not a range"):
         RangeSet().add(*span)
+
+
+def test_a_tuple_of_ranges_takes_room_for_ranges_only() -> None:
+    assert sys.getsizeof(RangeSet([(0, 10_000_000)]).ranges()) == sys.getsizeof(((0, 1),))

@@ -46,6 +46,29 @@ async def test_header_last_chunk_and_rot_are_told_at_once(tmp_path: Path) -> Non
             assert events.empty()
 
 
+async def test_rot_is_told_also_when_more_has_come_than_has_rotted(tmp_path: Path) -> None:
+    async with Fleet(tmp_path) as fleet:
+        await fleet.origin.offer(make_snapshot(tmp_path / "m", 20 * CHUNK), A)
+        origin = fleet.origin.objects[0]
+        with Store.open(tmp_path / "s") as store:
+            held = store.create(A)
+            held.put_header(origin.header_bytes)
+            total = origin.manifest.chunks_total
+            for page in range(origin.pages_held):
+                held.put_page(origin.page_bytes(page))
+            held.put_chunks([(i, origin.read_chunk(i)) for i in range(5)])
+            events: asyncio.Queue[RelayEvent] = asyncio.Queue()
+            task = asyncio.create_task(watch(held, events.put_nowait))
+            held.ledger.drop(1, 3)
+            held.put_chunks([(i, origin.read_chunk(i)) for i in range(5, 15)])
+            assert await events.get() == ChunksDropped(A, ((0, 1), (3, 15)))
+            held.put_chunks([(i, origin.read_chunk(i)) for i in (1, 2, *range(15, total))])
+            assert await events.get() == Progress(A, ((0, total),), total)
+            store.discard(A)
+            await task
+            assert events.empty()
+
+
 async def test_rot_in_a_landed_copy_is_found_by_a_child_and_mended(tmp_path: Path) -> None:
     snapshot = make_snapshot(tmp_path / "model", 20 * CHUNK)
     async with Fleet(tmp_path) as fleet:

@@ -27,12 +27,19 @@ class Cursor:
 class Ledger:
     """Verified chunks of one object. `total` is None until the header is known: an object may have no chunks at all."""
 
-    __slots__ = ("_arrivals", "held", "total")
+    __slots__ = ("_arrivals", "dropped", "held", "total")
 
     def __init__(self, total: int | None = None, held: RangeSet | None = None) -> None:
         self.total = total
         self.held = held.copy() if held is not None else RangeSet()
-        self._arrivals: list[Range] = list(self.held)
+        self.dropped = 0
+        """How many chunks were ever dropped: what is held may grow in the meantime, and hide it."""
+        self._arrivals: list[Range] = list(self.held.ranges())
+
+    @property
+    def arrived(self) -> int:
+        """How many chunks were ever added: never less than before."""
+        return len(self.held) + self.dropped
 
     @property
     def complete(self) -> bool:
@@ -55,7 +62,9 @@ class Ledger:
 
         The arrival log keeps them: readers skip what is not held, and a second arrival is a new entry.
         """
-        return self.held.discard(start, stop)
+        gone = self.held.discard(start, stop)
+        self.dropped += sum(b - a for a, b in gone)
+        return gone
 
     def missing(self) -> list[Range]:
         """What is not held, with an open end (see `OPEN_END`) while the total is unknown."""

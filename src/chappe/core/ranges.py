@@ -102,6 +102,10 @@ class RangeSet:
     def __iter__(self) -> Iterator[Range]:
         return iter(list(zip(self._starts, self._stops, strict=True)))
 
+    def ranges(self) -> tuple[Range, ...]:
+        """As a tuple. `tuple(self)` would reserve room for as many ranges as there are numbers (`len`)."""
+        return tuple(zip(self._starts, self._stops, strict=True))
+
     def __len__(self) -> int:
         """How many numbers (not how many ranges) are in the set."""
         return self._count
@@ -117,7 +121,7 @@ class RangeSet:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        return f"RangeSet({list(self)!r})"
+        return f"RangeSet({list(self.ranges())!r})"
 
     def copy(self) -> RangeSet:
         twin = RangeSet()

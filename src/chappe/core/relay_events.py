@@ -74,6 +74,7 @@ class LocalFault(StrEnum):
     DISK_FULL = "disk_full"
     STORE = "store"  # an I/O error, or something in the store that this program did not write
     DAMAGED = "damaged"  # the device lost a write: nothing of the object can be relied on
+    DELTA = "delta"  # its base is not here or not what it was, or it does not give the root: another object is needed
     ROOT_MISMATCH = "root_mismatch"  # every chunk matched its page, the whole is not what was announced
 
 
@@ -133,7 +134,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class ChunksDropped:
-    """Chunks that were held turned out rotten and are no longer: `chunks` is what is left."""
+    """Chunks that were held turned out rotten and are no longer: `chunks` is what is left. Sent at once."""
 
     object_id: str
     chunks: tuple[Range, ...]
@@ -141,7 +142,10 @@ class ChunksDropped:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
+    """`full` is the object that a delta led to: it is what the store holds from now on."""
+
     object_id: str
+    full: Restored | None = None
 
 
 @dataclass(frozen=True, slots=True)
