@@ -16,6 +16,7 @@ from chappe.coordinator.daemon import Coordinator, open_coordinator
 from chappe.v1 import coordinator_pb2 as pb
 from chappe.v1 import relay_pb2
 from chappe.v1.coordinator_pb2_grpc import CoordinatorStub
+from chappe.wire.failures import decode_kind
 
 LIMIT_S = 30.0
 ROOT = "xxh3_128:" + "ab" * 16
@@ -182,8 +183,7 @@ async def error_of(call: Any) -> tuple[grpc.StatusCode, str, str]:
             else:
                 await call
     except grpc.aio.AioRpcError as error:
-        metadata = dict(error.trailing_metadata() or ())
-        return error.code(), str(metadata.get("chappe-error-kind", "")), error.details() or ""
+        return error.code(), decode_kind(error.trailing_metadata()), error.details() or ""
     raise AssertionError("the call did not fail")
 
 

@@ -6,7 +6,6 @@ import grpc
 import grpc.aio
 import pytest
 
-from chappe.coordinator import codec
 from chappe.core.effects import PublishErrorKind
 from chappe.errors import (
     ChappeError,
@@ -17,16 +16,12 @@ from chappe.errors import (
     UsageError,
     VersionConflictError,
 )
-from chappe.origin.calls import ERROR_KIND_METADATA, explain, is_transient, retry_delay_s
+from chappe.origin.calls import explain, is_transient, retry_delay_s
+from chappe.wire.failures import encode_kind
 
 
 def failed(code: grpc.StatusCode, kind: str = "", details: str = "what happened") -> grpc.aio.AioRpcError:
-    metadata = [(ERROR_KIND_METADATA, kind)] if kind else []
-    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*metadata), details=details)
-
-
-def test_both_ends_name_the_kind_alike() -> None:
-    assert ERROR_KIND_METADATA == codec.ERROR_KIND_METADATA
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*encode_kind(kind)), details=details)
 
 
 @pytest.mark.parametrize(

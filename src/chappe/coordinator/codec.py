@@ -17,17 +17,12 @@ from chappe.errors import PeerError
 from chappe.v1 import coordinator_pb2 as pb
 from chappe.v1 import relay_pb2
 
-ERROR_KIND_METADATA = "chappe-error-kind"
-"""Trailing metadata of a failed Publish, Cancel, Drain or Forget: a value of `core.effects.PublishErrorKind`, because
-gRPC's codes do not tell a superseded publication from a failed one."""
-
 CHUNK_LIMIT = 1 << 40
 """No object has as many chunks: larger numbers are refused before they reach the arithmetic."""
 _RATE_LIMIT = 1e13  # bytes/s; a peer's infinity or nonsense must not plan chains
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _ROOT = re.compile(r"[a-z0-9_]{1,32}:[0-9a-f]{16,128}")
-_SAMPLES_MAX = 10_000  # of one report: an origin of a star has as many hops as the fleet has relays
 _TEXT_CHARS = 2000  # of a reason: for people, shown in status and kept in the state
 
 _OBJECT_STATES = {

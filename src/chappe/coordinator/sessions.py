@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 
 import grpc
 
-from chappe.coordinator.codec import ERROR_KIND_METADATA
 from chappe.core.effects import Assign
 from chappe.v1 import coordinator_pb2 as pb
+from chappe.wire.failures import encode_kind
 
 PROGRESS_INTERVAL_S = 0.1
 """A watcher sees at most ten states a second."""
@@ -153,6 +153,5 @@ def stopping_error(cause: Exception | None = None) -> StreamError:
 
 async def abort(context: Any, error: StreamError) -> NoReturn:
     """End a call with the error's status."""
-    metadata = ((ERROR_KIND_METADATA, error.kind),) if error.kind else ()
-    await context.abort(error.code, error.message, trailing_metadata=metadata)
+    await context.abort(error.code, error.message, trailing_metadata=encode_kind(error.kind))
     raise AssertionError("abort returned")

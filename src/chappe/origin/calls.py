@@ -17,9 +17,7 @@ from chappe.errors import (
     UsageError,
     VersionConflictError,
 )
-
-ERROR_KIND_METADATA = "chappe-error-kind"
-"""Trailing metadata of a refused call, a PublishErrorKind: gRPC's codes do not tell superseded from failed."""
+from chappe.wire.failures import decode_kind
 
 _ERRORS: dict[str, type[ChappeError]] = {
     PublishErrorKind.CONFLICT: VersionConflictError,
@@ -43,22 +41,18 @@ REFUSED_CODES = frozenset(
 _RETRY_S_MIN, _RETRY_S_MAX = 0.1, 2.0
 
 
-def _kind(error: grpc.aio.AioRpcError) -> str:
-    for key, value in error.trailing_metadata() or ():
-        if key == ERROR_KIND_METADATA:
-            return value if isinstance(value, str) else value.decode()
-    return ""
-
-
 def is_transient(error: grpc.aio.AioRpcError) -> bool:
     """The coordinator is away, and may come back."""
-    return not _kind(error) and error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+    return not decode_kind(error.trailing_metadata()) and error.code() in (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.CANCELLED,
+    )
 
 
 def explain(error: grpc.aio.AioRpcError, what: str) -> ChappeError:
     """The error for the caller."""
     details = error.details() or error.code().name
-    kind = _kind(error)
+    kind = decode_kind(error.trailing_metadata())
     if kind in _ERRORS:
         return _ERRORS[kind](details)
     if error.code() in REFUSED_CODES:
