@@ -10,6 +10,7 @@ import cyclopts
 from chappe.cli.settings import example_text, make_app, run_app
 
 COMMANDS = {
+    "clean": ("bench.clean:clean", "Remove network namespaces that crashed runs left behind.", "python -m bench clean"),
     "delta": ("bench.delta:delta", "The delta codec beside what others send.", "python -m bench delta --size 256MiB"),
     "faults": (
         "bench.faults:faults",

@@ -11,7 +11,6 @@ down, and cost its link nothing.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import hashlib
 import http.client
 import json
@@ -30,12 +29,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from safetensors.numpy import save_file
 
 from bench.links import Host, Link, LinksUnavailableError, Network
+from bench.tunlink import enter_namespace
 from chappe.cli.process import FleetError, Process
 
 COORDINATOR_PORT, DATA_PORT, HTTP_PORT = 7400, 7401, 7402
 ANSWER_TIMEOUT_S = 5.0
 JOIN_TIMEOUT_S = 60.0
-_CLONE_NEWNET = 0x40000000
 Status = dict[str, Any]
 
 
@@ -48,8 +47,7 @@ def connect_within(namespace: str, port: int, timeout_s: float = ANSWER_TIMEOUT_
 
     def connect() -> None:
         try:
-            with Path("/run/netns", namespace).open("rb") as handle:
-                _enter(handle.fileno())
+            enter_namespace(namespace)
             made.append(socket.create_connection(("127.0.0.1", port), timeout=timeout_s))
         except OSError as error:
             made.append(error)
@@ -60,11 +58,6 @@ def connect_within(namespace: str, port: int, timeout_s: float = ANSWER_TIMEOUT_
     if isinstance(made[0], OSError):
         raise made[0]
     return made[0]
-
-
-def _enter(namespace_fd: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).setns(namespace_fd, _CLONE_NEWNET) != 0:
-        raise OSError(ctypes.get_errno(), "setns: needs root")
 
 
 class Scraper:

@@ -3,8 +3,10 @@
     switch namespace (bridge) ──veth── host namespace        tbf on the host's side shapes what it sends (uplink),
                               ──veth── host namespace        tbf on the bridge's side what it receives (downlink)
 
-Nothing of it touches the machine's own network. Names carry the pid of the process that made them, so that `clean`
-removes what a crashed run left and nothing else. Needs root, iproute2, and the kernel's veth, bridge and sch_tbf.
+A link with delay, jitter or loss has netem below its tbf where the kernel has it, and is a pair of TAP devices with a
+process between them where not (`bench.tunlink`). Nothing of it touches the machine's own network. Names carry the pid
+of the process that made them, so that `clean` removes what a crashed run left and nothing else. Needs root, iproute2,
+and the kernel's veth, bridge and sch_tbf.
 """
 
 from __future__ import annotations
@@ -21,10 +23,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from bench.tunlink import TUN, TunLink
+from bench.wire import Counts, Impairment
+
 PREFIX = "chappe"
 BURST_BYTES = 128 << 10
 """32 KiB costs four times the CPU (a wake-up for every packet), 512 KiB gives bytes away."""
 LATENCY_MS = 50
+_TAP_QUEUE_FRAMES = 4000  # what may come while the link's process is not on a processor: 0.5 s of 100 Mbit/s
 _OURS = re.compile(rf"{PREFIX}-(\d+)-\S+")
 
 
@@ -50,6 +56,23 @@ class Link:
     down_bytes_per_s: float | None = None
     mtu: int = 1500
     burst_bytes: int = BURST_BYTES
+    delay_s: float = 0.0
+    """One way, in each direction: the path between two hosts has a round trip of twice the sum of theirs."""
+    jitter_s: float = 0.0
+    """On top of the delay, uniform from 0 to this; frames keep their order."""
+    loss: float = 0.0
+    """Share of the frames that vanish, in each direction."""
+    seed: int = 0
+    """Of the user-space link's dice. netem throws its own."""
+
+    @property
+    def impaired(self) -> bool:
+        return bool(self.delay_s or self.jitter_s or self.loss)
+
+    def impairment(self, direction: str) -> Impairment:
+        """What the user-space link does; tbf does the rates."""
+        seed = 2 * self.seed + (direction == "down")
+        return Impairment(self.delay_s, self.jitter_s, self.loss, seed=seed)
 
 
 def _run(*command: str) -> str:
@@ -57,6 +80,21 @@ def _run(*command: str) -> str:
     if done.returncode != 0:
         raise LinksUnavailableError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
+
+
+def qdiscs(link: Link, rate_bytes_per_s: float | None, netem: bool) -> list[tuple[str, ...]]:
+    """What tc hangs on the device of one direction, root first; empty for a direction that nothing is done to."""
+    found: list[tuple[str, ...]] = []
+    place: tuple[str, ...] = ("root",)
+    if netem and link.impaired:
+        delay = ("delay", f"{link.delay_s * 1e3:g}ms") if link.delay_s else ()
+        loss = ("loss", f"{link.loss * 100:g}%") if link.loss else ()
+        found.append((*place, "handle", "1:", "netem", "limit", "100000", *delay, *loss))
+        place = ("parent", "1:1")
+    if rate_bytes_per_s is not None:
+        rate = ("rate", f"{round(rate_bytes_per_s * 8)}bit", "burst", str(link.burst_bytes))
+        found.append((*place, "handle", "2:", "tbf", *rate, "latency", f"{LATENCY_MS}ms"))
+    return found
 
 
 class Host:
@@ -70,33 +108,73 @@ class Host:
         self._network = network
         self._namespace = network.namespace(name)
         self._port = f"p{number}"  # on the bridge's side
+        self._tun: TunLink | None = None
 
     def up(self) -> None:
         """Make the namespace and its cable. Called once, by the network."""
         switch = self._network.switch
         _run("ip", "netns", "add", self._namespace)
-        cable = ("type", "veth", "peer", "name", "eth0", "netns", self._namespace)
-        _run("ip", "-n", switch, "link", "add", self._port, "mtu", str(self.link.mtu), *cable)
-        _run("ip", "-n", switch, "link", "set", self._port, "master", "br0", "up")
+        if self.link.impaired and not self._by_netem(self.link):
+            self._cable(switch)
+        else:
+            peer = ("type", "veth", "peer", "name", "eth0", "netns", self._namespace)
+            _run("ip", "-n", switch, "link", "add", self._port, *peer)
+        _run("ip", "-n", switch, "link", "set", self._port, "mtu", str(self.link.mtu), "master", "br0", "up")
         for device in ("lo", "eth0"):
             _run("ip", "-n", self._namespace, "link", "set", device, "mtu", str(self.link.mtu), "up")
         _run("ip", "-n", self._namespace, "address", "add", f"{self.address}/16", "dev", "eth0")
         self.shape(self.link)
 
+    def _cable(self, switch: str) -> None:
+        up, down = self.link.impairment("up"), self.link.impairment("down")
+        try:
+            self._tun = TunLink(switch, self._port, self._namespace, "eth0", up, down)
+        except OSError as error:
+            raise LinksUnavailableError(f"delay and loss need netem or {TUN}: {error}") from error
+        for namespace, device in ((switch, self._port), (self._namespace, "eth0")):
+            _run("ip", "-n", namespace, "link", "set", device, "txqueuelen", str(_TAP_QUEUE_FRAMES))
+
+    def _by_netem(self, link: Link) -> bool:
+        """netem lets jitter reorder frames, so jitter is for the user-space link everywhere."""
+        return self._network.has_netem and not link.jitter_s
+
     def shape(self, link: Link) -> None:
-        """Change the link's rates now; running transfers go on."""
+        """Change the link's rates, delay and loss now; running transfers go on.
+
+        Raises LinksUnavailableError when the link was made without delay and loss, and the kernel has no netem.
+        """
+        if self._tun is not None:
+            self._tun.change(link.impairment("up"), link.impairment("down"))
+        elif link.impaired and not self._by_netem(link):
+            raise LinksUnavailableError(
+                f"{self.name} was made without delay, jitter and loss, and this kernel has no netem to add them: "
+                "make the host with one of them (a loss of 1e-9 will do)"
+            )
         for namespace, device, rate in (
             (self._namespace, "eth0", link.up_bytes_per_s),
             (self._network.switch, self._port, link.down_bytes_per_s),
         ):
-            if rate is None:
-                subprocess.run(
-                    ["tc", "-n", namespace, "qdisc", "del", "dev", device, "root"], capture_output=True, check=False
-                )
+            wanted = qdiscs(link, rate, netem=self._tun is None)
+            if len(wanted) == 1 and wanted[0][0] == "root":  # in one step: nothing passes unshaped meanwhile
+                _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, *wanted[0])
                 continue
-            tbf = ("rate", f"{round(rate * 8)}bit", "burst", str(link.burst_bytes), "latency", f"{LATENCY_MS}ms")
-            _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", *tbf)
+            delete = ["tc", "-n", namespace, "qdisc", "del", "dev", device, "root"]
+            subprocess.run(delete, capture_output=True, check=False)
+            for qdisc in wanted:
+                _run("tc", "-n", namespace, "qdisc", "add", "dev", device, *qdisc)
         self.link = replace(link, mtu=self.link.mtu)
+
+    def frames(self) -> tuple[Counts, Counts] | None:
+        """What the user-space link did to frames (up, down); None on a link without one."""
+        return None if self._tun is None else self._tun.counts()
+
+    @property
+    def namespace(self) -> str:
+        return self._namespace
+
+    def run(self, *command: str) -> str:
+        """Run a command in this namespace and return what it says. Raises LinksUnavailableError when it fails."""
+        return _run("ip", "netns", "exec", self._namespace, *command)
 
     def blackhole(self) -> None:
         """Take the bridge's port down: packets vanish both ways, nobody gets a reset."""
@@ -126,6 +204,8 @@ class Host:
 
     def down(self) -> None:
         """End this host's processes and remove its namespace."""
+        if self._tun is not None:
+            self._tun.close()
         _remove_namespace(self._namespace)
         for process in self.processes:
             process.wait()
@@ -148,6 +228,7 @@ class Network:
         self._tag = f"{PREFIX}-{os.getpid()}-{Network._made}"
         self.switch = self.namespace("switch")
         self.hosts: dict[str, Host] = {}
+        self.has_netem = False
 
     def namespace(self, name: str) -> str:
         return f"{self._tag}-{name}"
@@ -158,6 +239,7 @@ class Network:
             _run("ip", "netns", "add", self.switch)
             _run("ip", "-n", self.switch, "link", "add", "br0", "type", "bridge")
             _run("ip", "-n", self.switch, "link", "set", "br0", "up")
+            self.has_netem = _has_netem(self.switch)
         except LinksUnavailableError:
             self.close()
             raise
@@ -166,7 +248,7 @@ class Network:
     def host(self, name: str, link: Link | None = None) -> Host:
         """Add a host. Names are unique in a network."""
         host = Host(self, name, len(self.hosts), link or Link())
-        self.hosts[name] = host
+        self.hosts[name] = host  # first: what fails half way is cleaned up with the rest
         host.up()
         return host
 
@@ -181,6 +263,15 @@ class Network:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _has_netem(namespace: str) -> bool:
+    """Tried out: a module that is not loaded yet is in no list."""
+    command = ["tc", "-n", namespace, "qdisc", "add", "dev", "br0", "root", "netem", "delay", "1ms"]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        return False
+    _run("tc", "-n", namespace, "qdisc", "del", "dev", "br0", "root")
+    return True
 
 
 def _remove_namespace(namespace: str) -> None:
