@@ -27,6 +27,8 @@ from chappe.units import parse_duration, parse_rate, parse_size
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+EXIT_NO_READER = 141
+"""128 + SIGPIPE, as a shell sees `cat` end when `head` has enough: quiet, and not a success that nobody saw."""
 
 T = TypeVar("T")
 
@@ -134,12 +136,36 @@ def _take_option(arguments: list[str], flag: str) -> str | None:
 
 
 def run_app(app: cyclopts.App, arguments: Sequence[str] | None = None, *, env_prefix: str) -> int:
-    """Run a command and return its exit code: 0 done, 1 the job failed, 2 wrong usage.
+    """Run a command and return its exit code: 0 done, 1 the job failed, 2 wrong usage, 141 nobody reads its output.
 
     `--config FILE` (or `<env_prefix>CONFIG`) names a TOML file; its keys are the flags' names with underscores, for
     `chappe` in a table per command. `env_prefix` is `CHAPPE_` or `RELAYD_`.
     """
-    rest = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _run(app, list(sys.argv[1:] if arguments is None else arguments), env_prefix)
+        sys.stdout.flush()  # else the interpreter would find out on its way out, and complain
+    except BrokenPipeError:
+        return _without_reader()
+    except SystemExit as error:  # rich has met it, and would call it a failure
+        if isinstance(error.__context__, BrokenPipeError):
+            return _without_reader()
+        raise
+    return code
+
+
+def _without_reader() -> int:
+    """What is still in a buffer goes nowhere, instead of failing again at the exit."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+    return EXIT_NO_READER
+
+
+def _run(app: cyclopts.App, rest: list[str], env_prefix: str) -> int:
     try:
         config = _take_option(rest, "--config") or os.environ.get(env_prefix + "CONFIG")
         sources: list[Any] = [_OptionsFromEnv(env_prefix, command=False)]
