@@ -134,8 +134,10 @@ class Receiver:
             self._take_chunks(reply)
         elif isinstance(reply, PageFrame):
             self._take_page(reply.data)
-        else:
+        elif isinstance(reply, HeaderPart):
             self._take_header(reply)
+        else:
+            raise PeerError(f"a {type(reply).__name__} that was not asked for")
         now = boot_now()
         self._data_s = now
         self._meter.record(size_bytes, now)

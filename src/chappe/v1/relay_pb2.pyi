@@ -150,7 +150,7 @@ class EdgeToken(_message.Message):
     def __init__(self, claims: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("protocol_version", "object_id", "stripe", "token", "lacks_header", "lacks_pages", "lacks_chunks", "rejected_chunks")
+    __slots__ = ("protocol_version", "object_id", "stripe", "token", "lacks_header", "lacks_pages", "lacks_chunks", "rejected_chunks", "accepts_tcp")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     STRIPE_FIELD_NUMBER: _ClassVar[int]
@@ -159,6 +159,7 @@ class FetchRequest(_message.Message):
     LACKS_PAGES_FIELD_NUMBER: _ClassVar[int]
     LACKS_CHUNKS_FIELD_NUMBER: _ClassVar[int]
     REJECTED_CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTS_TCP_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     object_id: str
     stripe: int
@@ -167,7 +168,8 @@ class FetchRequest(_message.Message):
     lacks_pages: _containers.RepeatedCompositeFieldContainer[Range]
     lacks_chunks: _containers.RepeatedCompositeFieldContainer[Range]
     rejected_chunks: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, protocol_version: _Optional[int] = ..., object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., token: _Optional[_Union[EdgeToken, _Mapping]] = ..., lacks_header: _Optional[bool] = ..., lacks_pages: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., lacks_chunks: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., rejected_chunks: _Optional[_Iterable[int]] = ...) -> None: ...
+    accepts_tcp: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., token: _Optional[_Union[EdgeToken, _Mapping]] = ..., lacks_header: _Optional[bool] = ..., lacks_pages: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., lacks_chunks: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., rejected_chunks: _Optional[_Iterable[int]] = ..., accepts_tcp: _Optional[bool] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("index", "data")
@@ -201,19 +203,35 @@ class End(_message.Message):
     detail: str
     def __init__(self, reason: _Optional[_Union[EndReason, str]] = ..., detail: _Optional[str] = ...) -> None: ...
 
+class TcpOffer(_message.Message):
+    __slots__ = ("port", "secret")
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    secret: bytes
+    def __init__(self, port: _Optional[int] = ..., secret: _Optional[bytes] = ...) -> None: ...
+
+class TcpSwitch(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class FetchReply(_message.Message):
-    __slots__ = ("header", "page", "chunks", "watermark", "end")
+    __slots__ = ("header", "page", "chunks", "watermark", "end", "tcp_offer", "tcp_switch")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     PAGE_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    TCP_OFFER_FIELD_NUMBER: _ClassVar[int]
+    TCP_SWITCH_FIELD_NUMBER: _ClassVar[int]
     header: HeaderPart
     page: Page
     chunks: Chunks
     watermark: Watermark
     end: End
-    def __init__(self, header: _Optional[_Union[HeaderPart, _Mapping]] = ..., page: _Optional[_Union[Page, _Mapping]] = ..., chunks: _Optional[_Union[Chunks, _Mapping]] = ..., watermark: _Optional[_Union[Watermark, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ...) -> None: ...
+    tcp_offer: TcpOffer
+    tcp_switch: TcpSwitch
+    def __init__(self, header: _Optional[_Union[HeaderPart, _Mapping]] = ..., page: _Optional[_Union[Page, _Mapping]] = ..., chunks: _Optional[_Union[Chunks, _Mapping]] = ..., watermark: _Optional[_Union[Watermark, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., tcp_offer: _Optional[_Union[TcpOffer, _Mapping]] = ..., tcp_switch: _Optional[_Union[TcpSwitch, _Mapping]] = ...) -> None: ...
 
 class PushHello(_message.Message):
     __slots__ = ("protocol_version", "object_id", "stripe", "token")

@@ -15,7 +15,17 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from chappe.errors import PeerError
-from chappe.v1.relay_pb2 import End, EndReason, FetchReply, HeaderPart, PushHello, PushRequest, Watermark
+from chappe.v1.relay_pb2 import (
+    End,
+    EndReason,
+    FetchReply,
+    HeaderPart,
+    PushHello,
+    PushRequest,
+    TcpOffer,
+    TcpSwitch,
+    Watermark,
+)
 
 PROTOCOL_VERSION = 1
 CHUNKS_PER_MESSAGE_MAX = 32
@@ -32,9 +42,13 @@ Data = bytes | memoryview
 
 @dataclass(frozen=True, slots=True)
 class ChunkBatch:
-    """Chunks of one message: (index, bytes). The bytes may be views that keep the message alive."""
+    """Chunks that came together: (index, bytes). The bytes may be views that keep the message alive.
+
+    With `digests`, one for each chunk, somebody has hashed them already; the bytes are then good until the next read.
+    """
 
     chunks: list[tuple[int, Data]]
+    digests: list[bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +58,7 @@ class PageFrame:
     data: bytes
 
 
-Reply = ChunkBatch | PageFrame | HeaderPart | Watermark | End
+Reply = ChunkBatch | PageFrame | HeaderPart | Watermark | End | TcpOffer | TcpSwitch
 
 
 def _varint(number: int) -> bytes:
@@ -85,6 +99,14 @@ def encode_watermark(chunks_held: int, chunks_total: int | None, complete: bool)
 
 def encode_end(reason: EndReason, detail: str = "") -> bytes:
     return FetchReply(end=End(reason=reason, detail=detail)).SerializeToString()
+
+
+def encode_tcp_offer(port: int, secret: bytes) -> bytes:
+    return FetchReply(tcp_offer=TcpOffer(port=port, secret=secret)).SerializeToString()
+
+
+def encode_tcp_switch() -> bytes:
+    return FetchReply(tcp_switch=TcpSwitch()).SerializeToString()
 
 
 def encode_pushed(reply: bytes) -> bytes:
@@ -143,6 +165,10 @@ def _decode_slowly(view: memoryview) -> Reply:
             return reply.watermark
         case "end":
             return reply.end
+        case "tcp_offer":
+            return reply.tcp_offer
+        case "tcp_switch":
+            return reply.tcp_switch
     raise PeerError("an empty FetchReply")
 
 
