@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-_PACKAGES = ("chappe", "grpcio", "protobuf", "uvloop", "numpy", "xxhash")
+_PACKAGES = ("chappe", "grpcio", "protobuf", "uvloop", "numpy", "xxhash", "libtorrent")
 
 
 def environment() -> dict[str, Any]:
@@ -35,6 +35,19 @@ def write_results(path: Path, name: str, parameters: dict[str, Any], runs: list[
     path.parent.mkdir(parents=True, exist_ok=True)
     report = {"name": name, "environment": environment(), "parameters": parameters, "runs": runs, **more}
     path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """What `write_results` wrote. Raises ValueError, naming the file, when it is something else."""
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    missing = [key for key in ("name", "environment", "parameters", "runs") if key not in report]
+    if missing:
+        raise ValueError(f"{path} was not written by a bench: it has no {', '.join(missing)}")
+    found: dict[str, Any] = report
+    return found
 
 
 def _version(package: str) -> str | None:
