@@ -17,14 +17,13 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.links import Link
-from bench.results import RESULTS, read_results, write_results
+from bench.results import RESULTS, earlier_runs, write_results
 from bench.systems.chappe import Chappe
 from bench.systems.common import Course, System
 from bench.systems.rounds import rounds
 from bench.systems.sockets import FLOOR
 from chappe.cli.interrupt import run_interruptible
 from chappe.cli.settings import Flat, Rate, Settings, Size
-from chappe.errors import UsageError
 from chappe.planning import broadcast
 from chappe.units import format_rate, format_size
 
@@ -87,7 +86,7 @@ def courses(settings: ChainStarSettings) -> list[tuple[str, Course]]:
 async def _measure(settings: ChainStarSettings, json: bool) -> int:
     output = settings.output or RESULTS / f"chain-vs-star{'-short' if settings.short else ''}.json"
     fixed = {"bw": settings.bw * 8, "size_bytes": settings.size, "mtu": settings.mtu}
-    runs = _earlier(output, fixed) if settings.add else []
+    runs = earlier_runs(output, fixed) if settings.add else []
     systems: tuple[System, ...] = (FLOOR, CHAINS, STAR)
     fine = True
     for label, course in courses(settings):
@@ -106,16 +105,6 @@ async def _measure(settings: ChainStarSettings, json: bool) -> int:
         show(summary(runs), settings)
         print(f"written: {output}")
     return 0 if fine else 1
-
-
-def _earlier(output: Path, fixed: dict[str, Any]) -> list[dict[str, Any]]:
-    if not output.exists():
-        return []
-    report = read_results(output)
-    if report["parameters"] != fixed:
-        raise UsageError(f"--add: {output} was measured with {report['parameters']}, this would be {fixed}")
-    runs: list[dict[str, Any]] = report["runs"]
-    return runs
 
 
 def _place(run: dict[str, Any]) -> tuple[str, float, int]:

@@ -11,6 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from chappe.errors import UsageError
+
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("chappe", "grpcio", "protobuf", "uvloop", "numpy", "xxhash", "libtorrent")
 
@@ -48,6 +50,17 @@ def read_results(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} was not written by a bench: it has no {', '.join(missing)}")
     found: dict[str, Any] = report
     return found
+
+
+def earlier_runs(path: Path, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """The runs that a file holds, to add to them; none without the file. Raises UsageError for other parameters."""
+    if not path.exists():
+        return []
+    report = read_results(path)
+    if report["parameters"] != parameters:
+        raise UsageError(f"--add: {path} was measured with {report['parameters']}, this would be {parameters}")
+    runs: list[dict[str, Any]] = report["runs"]
+    return runs
 
 
 def _version(package: str) -> str | None:
