@@ -27,6 +27,11 @@ COMMANDS = {
         "Planned chains against every possible set of chains, and against the physical bound.",
         "python -m bench layout --fleets 1000",
     ),
+    "wan": (
+        "bench.wan:wan",
+        "One hop over long and lossy links, beside bare TCP on the same link (root, namespaces, tc).",
+        "python -m bench wan --rtt 100ms --loss 0.001 --repeats 3",
+    ),
 }
 
 
