@@ -14,8 +14,8 @@ from typing import Protocol, TypeVar
 import structlog
 
 from chappe.clock import boot_now
-from chappe.core.relay_events import InstallEnded, Land, Landed, LandFailed, LocalFault, RelayEvent
-from chappe.errors import RootMismatchError, StoreError, VersionConflictError
+from chappe.core.relay_events import InstallEnded, Land, Landed, LandFailed, LocalFault, RelayEvent, Restored
+from chappe.errors import DeltaError, RootMismatchError, StoreError, VersionConflictError
 from chappe.hop.objects import StoredObject
 from chappe.hop.store import Store
 from relayd.edges import fault_of
@@ -65,11 +65,13 @@ class Landings:
     async def _land(self, order: Land) -> RelayEvent:
         object_id = order.object_id
         try:
-            await self._in_thread(lambda: self._store.land(object_id, order.version, order.root))
+            landed = await self._in_thread(lambda: self._store.land(object_id, order.version, order.root))
         except RootMismatchError as error:
             return LandFailed(object_id, LocalFault.ROOT_MISMATCH, str(error))
         except VersionConflictError as error:
             return LandFailed(object_id, LocalFault.STORE, str(error))
+        except DeltaError as error:
+            return LandFailed(object_id, LocalFault.DELTA, str(error))
         except StoreError as error:
             held = self._store.get(object_id)
             if held is not None and held.damaged:
@@ -78,7 +80,8 @@ class Landings:
                 await _recheck(held)  # if it is rot, what is left is told and fetched again
             return LandFailed(object_id, fault_of(error), str(error))
         self._landed_s = {order.version: boot_now()}
-        return Landed(object_id)
+        full = None if landed.object_id == object_id else self._store.get(landed.object_id)
+        return Landed(object_id, None if full is None else restored(full))
 
     async def mend(self, object_id: str) -> None:
         held = self._store.get(object_id)
@@ -119,6 +122,13 @@ class Landings:
             except StoreError as error:  # a restart will ask again
                 log.warning("store_trouble", doing=f"remembering that {version} is installed", problem=str(error))
         self._on_event(InstallEnded(version, ok, reason))
+
+
+def restored(held: StoredObject) -> Restored:
+    """An object of the store as the transfer machine takes it up."""
+    landed = held.landed
+    version, root = (0, "") if landed is None else (landed.version, landed.root)
+    return Restored(held.object_id, version, root, tuple(held.ledger.held), held.ledger.total, held.installed)
 
 
 async def _recheck(held: StoredObject) -> None:

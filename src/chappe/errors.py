@@ -19,6 +19,7 @@ ChappeError
 │   └── PublicationTimeoutError
 ├── StoreError            the store on this host
 │   ├── StoreLockedError, WrongRunError, StoreCorruptError
+│   ├── DeltaError             a delta that cannot be applied here: the version must come as another object
 │   └── DiskFullError
 ├── CoordinatorUnavailableError
 ├── RelaydUnavailableError     no relayd answers for this store
@@ -123,6 +124,11 @@ class WrongRunError(StoreError):
 
 class StoreCorruptError(StoreError):
     """Something in the store is not what this program wrote."""
+
+
+class DeltaError(StoreError):
+    """A delta that does not give the announced version here: its base is not here or not what it was, or the delta is
+    wrong. Nothing was changed; the version has to come as another object."""
 
 
 class DiskFullError(StoreError):

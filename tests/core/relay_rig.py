@@ -79,10 +79,9 @@ class Rig:
         effects = self.machine.handle(event, self.now)
         for effect in effects:
             self._check(effect)
-        if isinstance(event, Landed):
-            self.landed[event.object_id] = next(
-                h.version for h in self.machine.holdings() if h.object_id == event.object_id
-            )
+        if isinstance(event, Landed):  # what a delta led to is what has landed, and stays
+            landed = event.object_id if event.full is None else event.full.object_id
+            self.landed[landed] = next(h.version for h in self.machine.holdings() if h.object_id == landed)
         return effects
 
     def _check(self, effect: RelayEffect) -> None:

@@ -85,7 +85,7 @@ def test_every_row_of_the_list_has_its_test() -> None:
     rows = set(re.findall(r"^  ([pcdis]\d+) ", transfer.__doc__ or "", re.MULTILINE))
     tests = {match[1] for name in globals() if (match := re.match(r"test_([pcdis]\d+)_", name))}
     assert rows == tests
-    assert len(rows) == 38
+    assert len(rows) == 39
 
 
 def test_the_whole_way() -> None:
@@ -506,6 +506,61 @@ def test_d7_an_object_with_a_lost_write_starts_from_scratch() -> None:
     assert of(effects, OpenFetch) == []
     assert of(rig.wait(), OpenFetch)
     assert of(rig.do(Progress(A, ALL, 8)), Land)
+
+
+def whole_delta(install: InstallMode = InstallMode.NONE) -> Rig:
+    """All of A, a delta, is here and it is being applied; B is the full object that it leads to."""
+    rig = fetching(install)
+    rig.do(Progress(A, ALL, 8))
+    assert of(rig.assign(target(root=ROOT_A), order(parent=P)), Land) == [Land(A, 1, ROOT_A)]
+    return rig
+
+
+def test_d8_a_delta_that_cannot_be_applied_is_still_served_and_not_tried_again() -> None:
+    rig = whole_delta()
+    effects = rig.do(LandFailed(A, LocalFault.DELTA, "its base is not here"))
+    (report,) = of(effects, ReportHolding)
+    assert (report.holding.state, report.holding.chunks) == (ObjectState.FAILED, ALL)
+    assert report.holding.reason == "its base is not here"
+    assert of(effects, ResetObject) + of(effects, DropObject) == []
+    assert of(rig.do(Tick(), after=3600), Land) == []
+    effects = rig.assign(target(B, root=ROOT_A), order(B, parent=P))  # the same version as another object
+    assert of(effects, DropObject) == [DropObject(A)]
+    assert of(effects, OpenFetch)[0].object_id == B
+
+
+def test_a_delta_lands_as_the_full_object_and_both_are_told() -> None:
+    rig = whole_delta(InstallMode.COMMAND)
+    effects = rig.do(Landed(A, Restored(B, 1, ROOT_A, ((0, 20),), 20)))
+    assert of(effects, OpenObject) == [OpenObject(B)]
+    assert [r.holding for r in of(effects, ReportHolding)] == [
+        Holding(A, ObjectState.VERIFIED, 1, ROOT_A, ALL, 8),
+        Holding(B, ObjectState.VERIFIED, 1, ROOT_A, ((0, 20),), 20),
+    ]
+    assert of(effects, Install) == [Install(1, previous=0)]
+    assert states(rig.do(InstallEnded(1, ok=True))) == [ObjectState.INSTALLED] * 2
+    effects = rig.assign()  # neither is named any more: the delta is of no use, the version stays
+    assert of(effects, DropObject) == [DropObject(A)]
+    assert [h.object_id for h in rig.machine.holdings()] == [B]
+    assert rig.machine.ready()[0]
+
+
+def test_a_delta_whose_version_was_here_and_installed_before_a_restart() -> None:
+    full = Restored(B, 1, ROOT_A, ((0, 20),), 20, installed=True)
+    rig = Rig(InstallMode.COMMAND, [Restored(A, 0, "", ALL, 8), full])
+    rig.do(Connected())
+    assert of(rig.assign(target(root=ROOT_A)), Land) == [Land(A, 1, ROOT_A)]
+    effects = rig.do(Landed(A, full))
+    assert states(effects) == [ObjectState.INSTALLED] * 2
+    assert of(effects, Install) == []
+
+
+def test_a_delta_withdrawn_while_it_is_applied_goes_when_it_has_landed() -> None:
+    rig = whole_delta()
+    assert of(rig.assign(), DropObject) == []
+    effects = rig.machine.handle(Landed(A, Restored(B, 1, ROOT_A, ((0, 20),), 20)), rig.now)
+    assert of(effects, DropObject) == [DropObject(A)]
+    assert [h.state for h in rig.machine.holdings()] == [ObjectState.INSTALLED]
 
 
 def test_d5_a_root_mismatch_starts_from_scratch_once() -> None:

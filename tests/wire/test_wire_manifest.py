@@ -51,7 +51,8 @@ def test_a_header_survives_the_wire(algorithm: object) -> None:
     [
         ({"format": 2}, "format 2"),
         ({"object_id": "f" * 32}, "was asked for"),
-        ({"kind": pb.OBJECT_KIND_DELTA}, "kind delta"),
+        ({"kind": pb.OBJECT_KIND_DELTA}, "a delta that is not one file"),
+        ({"base_root": "xxh3_128:00"}, "with a base"),
         ({"kind": pb.OBJECT_KIND_FULL_COMPRESSED}, "kind full-compressed"),
         ({"kind": 0}, "kind unknown"),
         ({"digest_algorithm": "md5"}, "'md5'"),

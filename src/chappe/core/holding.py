@@ -39,6 +39,7 @@ class Held:
     reason: str = ""
     waiting: Waiting | None = None
     doomed: bool = False
+    delta: bool = False  # it has been applied: what landed is another object
     doubted: int | None = None  # a chunk that did not match its page, and who sent it since
     doubters: list[str] = field(default_factory=list)
 
@@ -108,6 +109,11 @@ class Held:
     def on_landed(self) -> None:
         self.landing, self.landed = False, True
         self.waiting, self.reason = None, ""
+
+    def on_delta_failed(self, detail: str) -> None:
+        """For good: the coordinator sends the version as another object. What is here of this one is still served."""
+        self.landing = False
+        self.doomed, self.reason = True, detail
 
     def on_root_mismatch(self, detail: str) -> bool:
         """True: start again from nothing. The second time it is given up: the source itself must be wrong."""

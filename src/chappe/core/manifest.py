@@ -1,4 +1,4 @@
-"""The manifest of a full object: where each chunk lies, which digest it must have, and what the snapshot's root is.
+"""The manifest of an object: where each chunk lies, which digest it must have, and what the snapshot's root is.
 
     Header ──▶ geometry: chunk i = (file, offset, length)      known before a byte is hashed
     Page j ──▶ digests of chunks [j * chunks_per_page, ...)     follows as the publisher hashes
@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 
 from chappe.core.digest import ALGORITHMS, Algorithm
@@ -25,8 +26,19 @@ CHUNK_BYTES_MAX = 1 << 21
 CHUNKS_PER_PAGE = 128
 CHUNKS_PER_PAGE_MAX = 4096
 OBJECT_ID_CHARS = 32  # lower-case hex
+ROOT_CHARS_MAX = 160
 CHUNK_TIME_S = 0.010
 """A relay can forward nothing before a chunk is whole, so its duration is the pipeline's fill."""
+
+
+DELTA_FILE = "delta"
+"""The one file of a delta object (see `chappe.payload.envelope`)."""
+
+
+class ObjectKind(StrEnum):
+    FULL = "full"
+    FULL_COMPRESSED = "full-compressed"
+    DELTA = "delta"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +77,11 @@ def chunk_bytes_for(link_bytes_per_s: float) -> int:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The header of a full object. Build with `Manifest.build`, or from a peer with `chappe.wire.manifest`.
+    """The header of an object. Build with `Manifest.build`, or from a peer with `chappe.wire.manifest`.
 
-    Raises ManifestError from the constructor when a field is out of bounds, so that an instance is always sound
-    (paths are checked by `chappe.payload.paths`).
+    A delta is one file, cut and hashed like any other; `target_bytes` is the size of the snapshot that it leads to,
+    `base_root` the root that it begins at. Raises ManifestError from the constructor when a field is out of bounds, so
+    that an instance is always sound (paths are checked by `chappe.payload.paths`).
     """
 
     object_id: str
@@ -77,8 +90,12 @@ class Manifest:
     files: tuple[FileEntry, ...]
     tensors: tuple[TensorEntry, ...] = ()
     chunks_per_page: int = CHUNKS_PER_PAGE
+    kind: ObjectKind = ObjectKind.FULL
+    base_root: str = ""
+    target_bytes: int = 0
 
     def __post_init__(self) -> None:
+        self._check_kind()
         if len(self.object_id) != OBJECT_ID_CHARS or not set(self.object_id) <= set("0123456789abcdef"):
             raise ManifestError(f"object_id {self.object_id[:80]!r} is not {OBJECT_ID_CHARS} lower-case hex digits")
         if self.algorithm.name not in ALGORITHMS:
@@ -97,9 +114,23 @@ class Manifest:
             if not 0 <= t.file < len(self.files) or not 0 <= t.begin <= t.end <= self.files[t.file].size_bytes:
                 raise ManifestError(f"tensor {t.name[:80]!r} lies outside its file")
 
+    def _check_kind(self) -> None:
+        if self.kind is ObjectKind.FULL and not (self.base_root or self.target_bytes):
+            return
+        if self.kind is not ObjectKind.DELTA:
+            raise ManifestError(f"an object of kind {self.kind.value} with a base, or one that is not known here")
+        if [f.path for f in self.files] != [DELTA_FILE] or self.tensors:
+            raise ManifestError("a delta that is not one file")
+        if not 0 < self.target_bytes < 1 << 50 or ":" not in self.base_root or len(self.base_root) > ROOT_CHARS_MAX:
+            raise ManifestError("a delta that does not say where it begins, or how large its snapshot is")
+
     @property
     def payload_bytes(self) -> int:
         return sum(f.size_bytes for f in self.files)
+
+    @property
+    def snapshot_bytes(self) -> int:
+        return self.target_bytes if self.kind is ObjectKind.DELTA else self.payload_bytes
 
     @cached_property
     def _first_chunk(self) -> tuple[int, ...]:

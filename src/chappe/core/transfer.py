@@ -42,6 +42,7 @@ disk
   d5  root mismatch                             from scratch, once; then FAILED for good
   d6  target withdrawn while landing            not pulled from under the landing; dropped after it, if it failed
   d7  loses a write                             from scratch, after 10 s
+  d8  has no base for a delta, or not its bytes FAILED for good, still served; another object brings the version
 install hook
   i1  says no                                   FAILED with its reason, not started again for this version
   i2  is slow while newer versions land         only the newest is started, after it has ended
@@ -194,8 +195,8 @@ class Transfer:
                 return [] if upstream is None else upstream.on_connected()
             case FetchEnded():
                 return self._on_fetch_ended(event, now)
-            case Landed(object_id):
-                return self._on_landed(object_id)
+            case Landed(object_id, full):
+                return self._on_landed(object_id, full)
             case LandFailed(object_id, fault, detail):
                 return self._on_land_failed(object_id, fault, detail, now)
             case Removed(object_ids):
@@ -246,7 +247,8 @@ class Transfer:
         return effects
 
     def _drop_unwanted(self, held: Held) -> list[RelayEffect]:
-        if held.landed or held.landing or self._target(held.object_id) is not None:
+        stays = held.landed and not held.delta
+        if stays or held.landing or self._target(held.object_id) is not None:
             return []
         del self._objects[held.object_id]
         return [DropObject(held.object_id)]
@@ -329,22 +331,34 @@ class Transfer:
 
     # ---- landing and installing ------------------------------------------------------------------------------------
 
-    def _on_landed(self, object_id: str) -> list[RelayEffect]:
+    def _on_landed(self, object_id: str, full: Restored | None) -> list[RelayEffect]:
         held = self._objects[object_id]
         held.on_landed()
-        if self._installs.on_landed(held.version):
-            held.on_installed(True, "")
-        elif held.version < self._installs.current:
-            held.reason = f"version {self._installs.current} landed before it"
-        effects: list[RelayEffect] = [ReportHolding(held.holding())]
+        landed = [held]
+        effects: list[RelayEffect] = []
+        if full is not None:
+            held.delta = True
+            landed.append(Held.restored(full))
+            self._objects[full.object_id] = landed[1]
+            effects.append(OpenObject(full.object_id))
+        news = self._installs.on_landed(held.version)
+        for one in landed:
+            if news or (full is not None and full.installed):
+                one.on_installed(True, "")
+            elif one.version < self._installs.current:
+                one.reason = f"version {self._installs.current} landed before it"
+            effects.append(ReportHolding(one.holding()))
         effects.append(Log("landed", held.state.value, {"version": held.version, "root": held.root}))
-        return [*effects, self._retain()]
+        return [*effects, *self._drop_unwanted(held), self._retain()]
 
     def _on_land_failed(self, object_id: str, fault: LocalFault, detail: str, now: float) -> list[RelayEffect]:
         held = self._objects[object_id]
         held.landing = False
         if self._target(object_id) is None:
             return self._drop_unwanted(held)
+        if fault is LocalFault.DELTA:
+            held.on_delta_failed(detail)
+            return [ReportHolding(held.holding()), Log("delta failed", detail, {"object_id": object_id})]
         if fault is not LocalFault.ROOT_MISMATCH:
             return self._on_fault(held, fault, detail, now)
         again = held.on_root_mismatch(detail)
@@ -352,12 +366,13 @@ class Transfer:
         return [*effects, ReportHolding(held.holding()), Log("root mismatch", detail, {"object_id": object_id})]
 
     def _on_install_ended(self, version: int, ok: bool, reason: str) -> list[RelayEffect]:
-        held = next((h for h in self._objects.values() if h.landed and h.version == version), None)
-        if not self._installs.on_ended(version, ok) or held is None:
+        of = [h for h in self._objects.values() if h.landed and h.version == version]
+        if not self._installs.on_ended(version, ok) or not of:
             return []
-        held.on_installed(ok, reason)
+        for held in of:
+            held.on_installed(ok, reason)
         outcome = Log("installed" if ok else "install failed", reason or "ok", {"version": version})
-        return [ReportHolding(held.holding()), outcome]
+        return [*(ReportHolding(held.holding()) for held in of), outcome]
 
     def _forget_landed(self, object_id: str) -> None:
         held = self._objects.get(object_id)

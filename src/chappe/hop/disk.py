@@ -121,6 +121,11 @@ class Disk:
         self._step("rename")
         source.rename(target)
 
+    def link(self, source: Path, target: Path) -> None:
+        """A second name for a file that nobody writes to."""
+        self._step("link")
+        os.link(source, target, follow_symlinks=False)
+
     def swap_symlink(self, link: Path, target: str) -> None:
         """Point `link` at `target`; a reader sees the old or the new one, never none. Durable on return."""
         temporary = link.with_name(link.name + ".tmp")

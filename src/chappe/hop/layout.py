@@ -3,6 +3,7 @@
 lock  worker.json  relayd.sock
 objects/<object_id>/   header pages journal files/<path>     while it is received
                        header pages landing [installed]      once it has landed
+                       header pages journal files/delta applied/   a delta, while it is being applied
 snapshots/<version>/   exactly the publisher's files
 current -> snapshots/<version>
 trash/                 renamed here first, then deleted: a crash leaves garbage, never half a snapshot
@@ -45,6 +46,11 @@ class ObjectLayout:
     @property
     def mends(self) -> Path:
         return self.root / "mends"
+
+    @property
+    def applied(self) -> ObjectLayout:
+        """Where the full object is made that a delta leads to."""
+        return ObjectLayout(self.root / "applied")
 
     @property
     def landing(self) -> Path:

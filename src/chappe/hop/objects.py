@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from chappe.core.events import Holding, ObjectState
 from chappe.core.ledger import Ledger
-from chappe.core.manifest import ChunkPlace, Manifest
+from chappe.core.manifest import ChunkPlace, Manifest, ObjectKind
 from chappe.core.ranges import Range, RangeSet
 from chappe.errors import ChappeError, ChunkMismatchError, ManifestError, StoreCorruptError, StoreError
 from chappe.hop import hashing
@@ -26,7 +26,7 @@ from chappe.hop.filecache import FileCache
 from chappe.hop.journal import Journal
 from chappe.hop.judging import Judged, judge
 from chappe.hop.kept import KeptManifest
-from chappe.hop.layout import StoreLayout
+from chappe.hop.layout import ObjectLayout, StoreLayout
 from chappe.hop.leaves import LeafTable
 from chappe.hop.mends import Mends
 from chappe.hop.recent import RecentChunks
@@ -108,6 +108,27 @@ class StoredObject:
     @property
     def manifest(self) -> Manifest | None:
         return self._kept.manifest
+
+    @property
+    def delta(self) -> bool:
+        """It has to be applied before it is a version."""
+        return self.manifest is not None and self.manifest.kind is ObjectKind.DELTA
+
+    @property
+    def base_root(self) -> str:
+        """Of the version that a delta begins at."""
+        return self._kept.known().base_root
+
+    @property
+    def work(self) -> ObjectLayout:
+        """Where a delta's full object is made."""
+        return self._own.applied
+
+    @contextlib.contextmanager
+    def open_delta(self) -> Iterator[tuple[Callable[[int, int], bytes], int]]:
+        """The delta's file, to be read from one thread: (offset, length) to bytes, and its size."""
+        with self._place().fd(0) as fd:
+            yield lambda offset, length: self._disk.pread(fd, length, offset), self._kept.known().payload_bytes
 
     @property
     def header_bytes(self) -> bytes | None:
@@ -270,7 +291,7 @@ class StoredObject:
         return leaves.root()
 
     def holding(self) -> Holding:
-        chunks, total = tuple(self.ledger.held), self.ledger.total
+        chunks, total = self.ledger.held.ranges(), self.ledger.total
         if self.landed is not None:
             state = ObjectState.INSTALLED if self.installed else ObjectState.VERIFIED
             return Holding(self.object_id, state, self.landed.version, self.landed.root, chunks, total)

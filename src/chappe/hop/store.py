@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chappe.core.events import Holding
-from chappe.errors import RootMismatchError, StoreError, VersionConflictError
+from chappe.errors import DeltaError, RootMismatchError, StoreError, VersionConflictError
 from chappe.hop import identity, landing, retention
+from chappe.hop.applying import Base
+from chappe.hop.becoming import become_full
 from chappe.hop.disk import Disk, store_error
 from chappe.hop.layout import StoreLayout
 from chappe.hop.objects import StoredObject
@@ -42,6 +44,7 @@ class Store:
         self._landing = threading.Lock()  # one landing at a time
         self._claim = threading.Lock()  # between retention and the start of a landing
         self._landing_version: int | None = None
+        self._base_version: int | None = None  # what a delta is being applied to
 
     @classmethod
     def open(cls, path: Path, disk: Disk | None = None) -> Store:
@@ -140,15 +143,17 @@ class Store:
             raise store_error(error, f"removing object {object_id}") from error
 
     def holdings(self) -> list[Holding]:
-        return [held.holding() for held in self._objects.values()]
+        return [held.holding() for held in list(self._objects.values())]
 
     # ---- versions ----
 
     def land(self, object_id: str, version: int, root: str) -> LandedSnapshot:
         """Blocking: check the root, make the object `snapshots/<version>`, point `current` at it unless that is newer.
 
-        Doing it again changes nothing. Raises RootMismatchError, VersionConflictError, DiskFullError, and StoreError,
-        after which an object that is `damaged` must be received again (`discard`).
+        A delta is applied to the version that it begins at, and what lands is the full object that comes out: it is the
+        one that is named in the answer. Doing it again changes nothing. Raises RootMismatchError, VersionConflictError,
+        DeltaError (the version must come as another object), DiskFullError, and StoreError, after which an object that
+        is `damaged` must be received again (`discard`).
         """
         if version < 1:
             raise ValueError(f"version {version} is not a positive number")
@@ -156,14 +161,13 @@ class Store:
         with self._landing:
             held = self._begin_landing(object_id, version)
             try:
-                self._land(held, record)
+                held = self._land(held, record)
                 landing.advance(self._disk, self.layout, version)
                 self._share_installed(version)
             except OSError as error:
                 raise store_error(error, f"landing version {version}") from error
             finally:
-                held.busy = False
-                self._landing_version = None
+                self._end_landing()
         return self._snapshot(held, record)
 
     def _begin_landing(self, object_id: str, version: int) -> StoredObject:
@@ -175,7 +179,14 @@ class Store:
             self._landing_version = version
         return held
 
-    def _land(self, held: StoredObject, record: LandingRecord) -> None:
+    def _end_landing(self) -> None:
+        with self._claim:
+            for held in list(self._objects.values()):
+                held.busy = False
+            self._landing_version = self._base_version = None
+
+    def _land(self, held: StoredObject, record: LandingRecord) -> StoredObject:
+        """What has landed: the object itself, or the full one that a delta led to."""
         if held.landed is not None:
             if held.landed != record:
                 raise VersionConflictError(
@@ -183,20 +194,69 @@ class Store:
                     f"not as version {record.version} with root {record.root}"
                 )
             landing.settle(self._disk, self.layout, held.object_id, record.version)
-            return
+            return held
         if held.damaged:
             raise StoreError(f"the device lost a write of object {held.object_id}: it must be received again")
+        if held.delta:
+            return self._land_delta(held, record)
         found = held.computed_root()
         if found != record.root:
             raise RootMismatchError(
                 f"object {held.object_id} has root {found}, version {record.version} was announced with {record.root}"
             )
+        landing.land(self._disk, self.layout, held, record, adopt=self._is_here(record))
+        return held
+
+    def _is_here(self, record: LandingRecord) -> bool:
+        """The version has landed, as whichever object. Raises VersionConflictError when with another root."""
         roots = {other.root for other in self._records().values() if other.version == record.version}
         if roots - {record.root}:
             raise VersionConflictError(
                 f"version {record.version} has landed with root {roots.pop()}, not {record.root}"
             )
-        landing.land(self._disk, self.layout, held, record, adopt=bool(roots))
+        return bool(roots)
+
+    def _land_delta(self, held: StoredObject, record: LandingRecord) -> StoredObject:
+        if self._is_here(record):
+            return self._objects_of(record.version)[0]
+        if not held.ledger.complete:
+            raise StoreError(f"object {held.object_id} is not complete")
+        with self._claim:
+            begins = [s for s in self.versions() if s.root == held.base_root]
+            if not begins:
+                raise DeltaError(f"the version with root {held.base_root}, at which the delta begins, is not here")
+            self._base_version = begins[-1].version
+        base = self._objects[begins[-1].object_id].manifest
+        assert base is not None  # it has landed
+        return become_full(self, self._disk, held, Base(base, begins[-1].path), record)
+
+    def take_in(self, made: Path, object_id: str, record: LandingRecord) -> StoredObject:
+        """From a landing: a directory with header, pages and all files, of this root, becomes a landed object."""
+        with self._claim:
+            known = self._objects.get(object_id)
+            if known is not None and (known.landed is not None or known.ledger.held):
+                raise DeltaError(
+                    f"object {object_id}, to which the delta leads, is in the store already, and not as this"
+                )
+            if known is not None:  # a crash came between this rename and the landing
+                self._give_up(object_id)
+            self._disk.rename(made, self.layout.object(object_id).root)
+            full = StoredObject(self._disk, self.layout, object_id, self._write_behind)
+            full.load(None, None)
+            full.busy = True
+            full.ledger.add(0, full.ledger.total or 0)
+            self._objects[object_id] = full
+        try:
+            landing.land(self._disk, self.layout, full, record, adopt=False)
+        except BaseException:
+            with self._claim:
+                self._give_up(object_id)
+            raise
+        return full
+
+    def _give_up(self, object_id: str) -> None:
+        self._objects.pop(object_id).close()
+        set_aside(self._disk, self.layout, object_id)
 
     def _records(self) -> dict[str, LandingRecord]:
         return {object_id: held.landed for object_id, held in list(self._objects.items()) if held.landed is not None}
@@ -265,7 +325,7 @@ class Store:
                 {object_id: held.landed.version if held.landed else None for object_id, held in self._objects.items()},
                 keep_objects=busy | set(keep_objects),
                 keep_versions=[*keep_versions, *landing_now],
-                held_versions=[version for version, readers in self._readers.items() if readers],
+                held_versions=self._held_versions(),
                 current=landing.current_version(self.layout),
             )
             for version in gone.versions:
@@ -276,6 +336,10 @@ class Store:
             for object_id in gone.objects:
                 self._drop(object_id)
         return gone
+
+    def _held_versions(self) -> list[int]:
+        bases = [] if self._base_version is None else [self._base_version]
+        return bases + [version for version, readers in self._readers.items() if readers]
 
     def empty_trash(self) -> None:
         """Blocking: delete what retention has put there. Raises OSError."""

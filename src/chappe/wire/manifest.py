@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from google.protobuf.message import DecodeError
 
 from chappe.core.digest import ALGORITHMS
-from chappe.core.manifest import FileEntry, Manifest, TensorEntry, check_page
+from chappe.core.manifest import FileEntry, Manifest, ObjectKind, TensorEntry, check_page
 from chappe.errors import ManifestError, SafetensorsError, SnapshotError
 from chappe.payload.paths import check_tree
 from chappe.payload.safetensors import data_bytes
@@ -25,21 +25,21 @@ HEADER_BYTES_MAX = 128 << 20
 PAGE_BYTES_MAX = 1 << 18
 """4096 digests of 32 bytes are half of it."""
 
-_KIND_NAMES = {
-    pb.OBJECT_KIND_FULL_COMPRESSED: "full-compressed",
-    pb.OBJECT_KIND_DELTA: "delta",
-}
+_KINDS = {pb.OBJECT_KIND_FULL: ObjectKind.FULL, pb.OBJECT_KIND_DELTA: ObjectKind.DELTA}
+_KIND_NUMBERS = {kind: number for number, kind in _KINDS.items()}
+_LATER = {pb.OBJECT_KIND_FULL_COMPRESSED: ObjectKind.FULL_COMPRESSED.value}
 
 
 def encode_header(manifest: Manifest) -> bytes:
-    """The serialized Header of a full object. Raises SnapshotError when it would be too large to travel."""
+    """The serialized Header of an object. Raises SnapshotError when it would be too large to travel."""
     header = pb.Header(
         format=FORMAT,
         object_id=manifest.object_id,
-        kind=pb.OBJECT_KIND_FULL,
+        kind=_KIND_NUMBERS[manifest.kind],
         digest_algorithm=manifest.algorithm.name,
         payload_bytes=manifest.payload_bytes,
-        snapshot_bytes=manifest.payload_bytes,
+        snapshot_bytes=manifest.snapshot_bytes,
+        base_root=manifest.base_root,
         chunk_bytes=manifest.chunk_bytes,
         chunks_per_page=manifest.chunks_per_page,
         files=[pb.FileEntry(path=f.path, size_bytes=f.size_bytes) for f in manifest.files],
@@ -57,6 +57,16 @@ def encode_header(manifest: Manifest) -> bytes:
     return data
 
 
+def object_id_of(data: bytes) -> str:
+    """The object that a serialized Header says it is of; not checked. Raises ManifestError."""
+    header = pb.Header()
+    try:
+        header.ParseFromString(data)
+    except DecodeError as error:
+        raise ManifestError(f"the header is not a Header message: {error}") from None
+    return header.object_id
+
+
 def decode_header(data: bytes, object_id: str) -> Manifest:
     """Parse and check a peer's Header for the object that was asked for. Raises ManifestError, UnsafePathError."""
     if len(data) > HEADER_BYTES_MAX:
@@ -70,10 +80,11 @@ def decode_header(data: bytes, object_id: str) -> Manifest:
         raise ManifestError(f"the header has format {header.format}; this node speaks {FORMAT}: upgrade the older one")
     if header.object_id != object_id:
         raise ManifestError(f"the header of {header.object_id[:80]!r} where that of {object_id!r} was asked for")
-    if header.kind != pb.OBJECT_KIND_FULL:
-        kind = _KIND_NAMES.get(header.kind, f"unknown ({header.kind})")
+    kind = _KINDS.get(header.kind)
+    if kind is None:
+        name = _LATER.get(header.kind, f"unknown ({header.kind})")
         raise ManifestError(
-            f"object {object_id} is of kind {kind}; this node can receive full objects only: upgrade it"
+            f"object {object_id} is of kind {name}; this node takes full objects and deltas only: upgrade it"
         )
     algorithm = ALGORITHMS.get(header.digest_algorithm)
     if algorithm is None:
@@ -86,8 +97,11 @@ def decode_header(data: bytes, object_id: str) -> Manifest:
         files=tuple(FileEntry(f.path, f.size_bytes) for f in header.files),
         tensors=tuple(_decode_tensors(header.tensors)),
         chunks_per_page=header.chunks_per_page,
+        kind=kind,
+        base_root=header.base_root,
+        target_bytes=header.snapshot_bytes if kind is ObjectKind.DELTA else 0,
     )
-    if not header.payload_bytes == header.snapshot_bytes == manifest.payload_bytes:
+    if (header.payload_bytes, header.snapshot_bytes) != (manifest.payload_bytes, manifest.snapshot_bytes):
         raise ManifestError(
             f"the header says {header.payload_bytes} bytes of payload and {header.snapshot_bytes} of snapshot, "
             f"its files have {manifest.payload_bytes}"
