@@ -10,6 +10,11 @@ import cyclopts
 from chappe.cli.settings import example_text, make_app, run_app
 
 COMMANDS = {
+    "chain-vs-star": (
+        "bench.chainstar:chain_vs_star",
+        "Chappe's chains, Chappe's star and the floor over N workers (root, namespaces, tc).",
+        "python -m bench chain-vs-star --b0 30mbit --workers 4 --workers 9 --repeats 1",
+    ),
     "clean": ("bench.clean:clean", "Remove network namespaces that crashed runs left behind.", "python -m bench clean"),
     "delta": ("bench.delta:delta", "The delta codec beside what others send.", "python -m bench delta --size 256MiB"),
     "faults": (
@@ -26,6 +31,16 @@ COMMANDS = {
         "bench.layout:layout",
         "Planned chains against every possible set of chains, and against the physical bound.",
         "python -m bench layout --fleets 1000",
+    ),
+    "peers": (
+        "bench.peers:peers",
+        "Chappe beside bare sockets, BitTorrent, aria2, rsync and HTTP on the same links (root, namespaces, tc).",
+        "python -m bench peers --only chappe --only bittorrent --repeats 1",
+    ),
+    "unequal": (
+        "bench.unequal:unequal",
+        "Fleets of unequal links, beside BitTorrent and the physical bound (root, namespaces, tc).",
+        "python -m bench unequal --only 1 --random 0",
     ),
     "wan": (
         "bench.wan:wan",
