@@ -42,7 +42,8 @@ log = structlog.get_logger()
 
 PROGRESS_INTERVAL_S = 1.0
 PUSH_WAIT_S = 6.0
-"""For a parent that dials: its own assignment may come later, and it calls again after at most 3 s."""
+"""For a parent that dials, whose call is not parked here: its own assignment may come later, and it calls again after
+at most 3 s."""
 
 
 def progress_of(held: StoredObject) -> Progress:

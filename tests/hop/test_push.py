@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fakes import OBJECT_ID, MemoryOrigin, Node, start_node, token, until
 
+import chappe.hop.push
 from chappe.core.manifest import CHUNK_BYTES_MIN
 from chappe.core.reasons import ParentLossReason
 from chappe.errors import DiskFullError
@@ -35,7 +36,7 @@ async def receive(node: Node, **changes: Any) -> FetchEnd:
     )
 
 
-async def push_to(parent: Node, child: Node, **edge: Any) -> PushEnd:
+async def push_to(parent: Node, child: Node, /, **edge: Any) -> PushEnd:
     async with open_channel(child.server.address, None, child.worker_id) as channel:
         return await push(
             channel,
@@ -67,11 +68,58 @@ async def test_everything_arrives(stack: AsyncExitStack) -> None:
     assert origin.guard.children() == []
 
 
-async def test_nobody_waits_for_it(stack: AsyncExitStack) -> None:
+async def test_nobody_waits_for_it(stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chappe.hop.push, "PARK_S", 0.01)
     origin, _, relay = await pair(stack)
     end = await push_to(origin, relay)
-    assert end.reason == EndReason.END_REASON_UNSPECIFIED
-    assert "no edge with this parent" in end.detail
+    assert end.reason == EndReason.END_REASON_UNKNOWN_OBJECT
+    assert "nothing was wanted from this parent" in end.detail
+    assert origin.guard.children() == []
+
+
+async def parked(node: Node, calls: int = 1) -> None:
+    """That many calls have come to it, and have not been looked at since."""
+    changed = node.inbox._changed
+    while changed.count < calls:
+        await changed.wait(changed.count)
+
+
+async def test_a_call_that_comes_too_early_is_parked(stack: AsyncExitStack) -> None:
+    origin, source, relay = await pair(stack)
+    source.release()
+    pushed = asyncio.ensure_future(push_to(origin, relay))
+    await parked(relay)
+    assert (await receive(relay)).reason is None
+    assert (await pushed).reason == EndReason.END_REASON_COMPLETE
+    assert relay.object.payload() == PAYLOAD
+
+
+async def test_of_two_parked_calls_of_a_parent_the_newer_counts(stack: AsyncExitStack) -> None:
+    origin, source, relay = await pair(stack)
+    source.release()
+    first = asyncio.ensure_future(push_to(origin, relay))
+    await parked(relay)
+    second = asyncio.ensure_future(push_to(origin, relay))
+    assert (await first).reason == EndReason.END_REASON_UNKNOWN_OBJECT
+    assert (await receive(relay)).reason is None
+    assert (await second).reason == EndReason.END_REASON_COMPLETE
+
+
+async def test_a_parked_call_that_is_stale_when_it_is_wanted_is_refused(stack: AsyncExitStack) -> None:
+    origin, source, relay = await pair(stack)
+    source.release()
+    stale = asyncio.ensure_future(push_to(origin, relay))
+    await parked(relay)
+    received = asyncio.ensure_future(receive(relay, epoch=2))
+    assert "the token's epoch is 1, the edge's 2" in (await stale).detail
+    assert (await push_to(origin, relay, epoch=2)).reason == EndReason.END_REASON_COMPLETE
+    assert (await received).reason is None
+
+
+async def test_a_call_for_somebody_else_is_not_parked(stack: AsyncExitStack) -> None:
+    origin, _, relay = await pair(stack)
+    assert "another child" in (await push_to(origin, relay, child="r2")).detail
+    assert relay.inbox._changed.count == 0
 
 
 @pytest.mark.parametrize(
@@ -79,7 +127,7 @@ async def test_nobody_waits_for_it(stack: AsyncExitStack) -> None:
     [
         ({"parent": "other", "parent_name": "other"}, {}, "parent of this edge is 'other'"),
         ({"epoch": 9}, {}, "epoch is 1, the edge's 9"),
-        ({"generation": 2}, {}, "another child"),
+        ({"generation": 2}, {}, "another generation of this child"),
     ],
 )
 async def test_the_wrong_parent_is_refused_and_the_right_one_still_expected(

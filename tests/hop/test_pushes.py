@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fakes import OBJECT_ID, MemoryOrigin, Node, start_node, token, until
 
+import chappe.hop.push
 from chappe.core.effects import PeerRef
 from chappe.core.manifest import CHUNK_BYTES_MIN
 from chappe.core.reasons import ParentLossReason
@@ -80,16 +81,43 @@ def receive(child: Node, epoch: int = 1) -> asyncio.Task[FetchEnd]:
     )
 
 
-async def test_a_child_that_is_not_ready_is_called_again(stack: AsyncExitStack) -> None:
+async def test_a_child_that_wants_nothing_is_called_again(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chappe.hop.push, "PARK_S", 0.01)
     source = MemoryOrigin(PAYLOAD)
     source.release()
     parent, child = await start_parent(stack, source), await start_node(stack, "r1")
     parent.pushes.assign([edge_to(child)])
-    assert "no edge with this parent" in (await parent.ended(EndReason.END_REASON_UNSPECIFIED)).detail
+    assert "nothing was wanted" in (await parent.ended(EndReason.END_REASON_UNKNOWN_OBJECT)).detail
     received = receive(child)
     await parent.ended(EndReason.END_REASON_COMPLETE)
     assert (await received).reason is None
     assert child.object.payload() == PAYLOAD
+
+
+async def test_what_rots_at_a_child_that_has_all_comes_again_without_news(stack: AsyncExitStack) -> None:
+    source = MemoryOrigin(PAYLOAD)
+    source.release()
+    parent, child = await start_parent(stack, source), await start_node(stack, "r1")
+    parent.pushes.assign([edge_to(child)])
+    assert (await receive(child)).reason is None
+    for _ in range(2):
+        child.object.ledger.drop(1, 2)
+        assert (await receive(child)).reason is None
+    assert child.object.payload() == PAYLOAD
+
+
+async def test_news_of_the_edge_replace_a_parked_call(stack: AsyncExitStack) -> None:
+    source = MemoryOrigin(PAYLOAD)
+    source.release()
+    parent, child = await start_parent(stack, source), await start_node(stack, "r1")
+    parent.pushes.assign([edge_to(child)])
+    await until(child.inbox._changed, lambda: child.inbox._changed.count == 1)
+    parent.pushes.assign([edge_to(child, epoch=2)])
+    await until(child.inbox._changed, lambda: child.inbox._changed.count == 2)
+    assert (await receive(child, epoch=2)).reason is None
+    assert len(parent.tasks) == 1
 
 
 async def test_told_the_same_again_the_call_goes_on_and_a_newer_token_is_used_next(stack: AsyncExitStack) -> None:
@@ -130,7 +158,7 @@ async def test_who_is_named_no_more_is_not_dialled_again(stack: AsyncExitStack) 
     source = MemoryOrigin(PAYLOAD)
     parent, child = await start_parent(stack, source), await start_node(stack, "r1")
     parent.pushes.assign([edge_to(child)])
-    await parent.ended(EndReason.END_REASON_UNSPECIFIED)
+    await until(child.inbox._changed, lambda: child.inbox._changed.count == 1)  # it is parked
     parent.pushes.assign([])
     await asyncio.wait_for(asyncio.gather(*parent.tasks), 30)
 

@@ -2,8 +2,12 @@
 way round.
 
     parent: push(...) ─── PushHello(token) ──▶ PushInbox of the child: is this the parent that I wait for?
+                                                  └─ not yet: the call is parked until it is, for PARK_S at most
                       ◀── PushReply(lacks) ───
                       ─── replies as in Fetch ▶ Receiver
+
+The child cannot call: by a parked call it gets hold of its parent at once when it wants something, be it that its own
+assignment came later than the parent's, or that a chunk has rotted after all had come.
 """
 
 from __future__ import annotations
@@ -24,19 +28,22 @@ from chappe.hop.guard import EdgeGuard, Refusal
 from chappe.hop.limits import TokenBucket
 from chappe.hop.net import peer_name
 from chappe.hop.receive import FetchEnd, Receiver
-from chappe.hop.source import ChunkSource
+from chappe.hop.source import ChunkSource, Signal
 from chappe.hop.stream import ChildStream, StreamBook
-from chappe.v1.relay_pb2 import EdgeToken, EndReason, FetchRequest, PushHello, PushReply, PushRequest
+from chappe.v1.relay_pb2 import EdgeClaims, EdgeToken, EndReason, FetchRequest, PushHello, PushReply, PushRequest
 from chappe.wire.frames import PROTOCOL_VERSION, Reply, decode_push, encode_pushed
 
 _PUSH = "/chappe.v1.Relay/Push"
 HANDSHAKE_S = 5.0
-"""From the call to the child's first word."""
+"""From the call to its introduction, and for a child that wants something to its first word."""
+PARK_S = 20.0
+"""How long a child keeps a call that it has no use for now. A dead host is noticed sooner, by its pings."""
 
 
 @dataclass(frozen=True, slots=True)
 class PushEnd:
-    """How a push ended. UNSPECIFIED when the child could not be reached, refused, or broke off: `detail` says it."""
+    """How a push ended. UNKNOWN_OBJECT when the child wanted nothing for as long as it parked the call; UNSPECIFIED
+    when it could not be reached, refused, or broke off: `detail` says it."""
 
     reason: EndReason
     detail: str = ""
@@ -51,8 +58,12 @@ async def push(
     *,
     uplink: TokenBucket | None = None,
     streams: StreamBook | None = None,
+    on_taken: Callable[[], None] | None = None,
 ) -> PushEnd:
-    """Dial a child and serve it until it has all. The guard sees it like any child: one at a time in each slot."""
+    """Dial a child and serve it until it has all. The guard sees it like any child: one at a time in each slot.
+
+    `on_taken` is called when the child has said what it lacks: until then the call may be parked.
+    """
     ticket = guard.admit(token, source.object_id, stripe, boot_now())
     if isinstance(ticket, Refusal):
         return PushEnd(ticket.reason, ticket.detail)
@@ -66,11 +77,13 @@ async def push(
 
     try:
         hello = PushHello(protocol_version=PROTOCOL_VERSION, object_id=source.object_id, stripe=stripe, token=token)
-        async with asyncio.timeout(HANDSHAKE_S):
+        async with asyncio.timeout(PARK_S + HANDSHAKE_S):
             await call.write(PushRequest(hello=hello).SerializeToString())
             reply = await call.read()
         if not isinstance(reply, PushReply):
             return PushEnd(EndReason.END_REASON_UNSPECIFIED, "the child said nothing")
+        if on_taken is not None:
+            on_taken()
         stream = ChildStream(source, reply.lacks, ticket, write, uplink=uplink)
         reason = await (stream.run() if streams is None else streams.run(stream))
         await call.done_writing()
@@ -81,9 +94,11 @@ async def push(
                 await call.code()
         return PushEnd(reason)
     except grpc.aio.AioRpcError as error:
-        return PushEnd(EndReason.END_REASON_UNSPECIFIED, error.details() or error.code().name)
+        unwanted = error.code() is grpc.StatusCode.NOT_FOUND
+        reason = EndReason.END_REASON_UNKNOWN_OBJECT if unwanted else EndReason.END_REASON_UNSPECIFIED
+        return PushEnd(reason, error.details() or error.code().name)
     except TimeoutError:
-        return PushEnd(EndReason.END_REASON_UNSPECIFIED, f"the child said nothing for {HANDSHAKE_S:g} s")
+        return PushEnd(EndReason.END_REASON_UNSPECIFIED, f"the child said nothing for {PARK_S + HANDSHAKE_S:g} s")
     except asyncio.InvalidStateError:
         return PushEnd(EndReason.END_REASON_UNSPECIFIED, "the child closed the stream")
     except (OSError, ChappeError) as error:
@@ -111,6 +126,8 @@ class PushInbox:
     def __init__(self, guard: EdgeGuard) -> None:
         self._guard = guard  # knows this node, its run and the coordinator's key
         self._waiting: dict[tuple[str, int], _Waiting] = {}
+        self._parked: dict[tuple[str, int, str], object] = {}  # the newest call of each parent
+        self._changed = Signal()  # fires when somebody begins to wait, and when a parent calls
 
     async def receive(
         self, edge: ExpectedPush, request: Callable[[], FetchRequest], receiver: Callable[[FetchRequest], Receiver]
@@ -125,6 +142,7 @@ class PushInbox:
             older.finish(FetchEnd(ParentLossReason.EVICTED, detail="a newer edge replaced this one"))
         waiting = _Waiting(edge, request, receiver, asyncio.get_running_loop().create_future())
         self._waiting[key] = waiting
+        self._changed.fire()
         try:
             return await waiting.result
         finally:
@@ -137,11 +155,12 @@ class PushInbox:
         """One Push call."""
         try:
             hello = await _read_hello(context)
-            waiting = self._match(hello, peer_name(context))
+            claims = self._check(hello)
+            waiting = await self._park(hello, claims, peer_name(context))
         except PeerError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         if waiting is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no edge with this parent is known here (yet)")
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"nothing was wanted from this parent for {PARK_S:g} s")
             raise AssertionError  # abort always raises
         if waiting.stream is not None:
             waiting.stream.cancel()  # the same parent calls again: its old stream is dead
@@ -151,23 +170,44 @@ class PushInbox:
         finally:
             waiting.stream.cancel()
 
-    def _match(self, hello: PushHello, name: str | None) -> _Waiting | None:
+    def _check(self, hello: PushHello) -> EdgeClaims:
+        """What a call that may be parked has to show. Raises PeerError, BadTokenError."""
         if hello.protocol_version != PROTOCOL_VERSION:
             raise PeerError(f"protocol version {hello.protocol_version}, this node speaks {PROTOCOL_VERSION}")
         claims = self._guard.read(hello.token)
-        waiting = self._waiting.get((hello.object_id, hello.stripe))
-        if waiting is None:
-            return None
-        edge = waiting.edge
         if (claims.object_id, claims.stripe) != (hello.object_id, hello.stripe):
             raise BadTokenError("the token is for another object or stripe")
-        if (claims.child, claims.child_generation) != (self._guard.worker_id, edge.generation):
+        if claims.child != self._guard.worker_id:
             raise BadTokenError("the token is for another child")
+        return claims
+
+    async def _park(self, hello: PushHello, claims: EdgeClaims, name: str | None) -> _Waiting | None:
+        """Until this node waits for something of this object and stripe. None when it does not for PARK_S, or when
+        the parent has called again."""
+        call, key = object(), (hello.object_id, hello.stripe, claims.parent)
+        self._parked[key] = call
+        self._changed.fire()
+        try:
+            async with asyncio.timeout(PARK_S):
+                while (waiting := self._waiting.get((hello.object_id, hello.stripe))) is None:
+                    await self._changed.wait(self._changed.count)
+                    if self._parked.get(key) is not call:
+                        return None
+        except TimeoutError:
+            return None
+        finally:
+            if self._parked.get(key) is call:
+                del self._parked[key]
+        self._check_edge(waiting.edge, claims, name)
+        return waiting
+
+    def _check_edge(self, edge: ExpectedPush, claims: EdgeClaims, name: str | None) -> None:
+        if claims.child_generation != edge.generation:
+            raise BadTokenError("the token is for another generation of this child")
         if claims.parent != edge.parent or (name is not None and name != edge.parent_name):
             raise BadTokenError(f"the parent of this edge is {edge.parent_name!r}")
         if claims.epoch < edge.epoch:
             raise BadTokenError(f"the token's epoch is {claims.epoch}, the edge's {edge.epoch}")
-        return waiting
 
     async def _receive(self, waiting: _Waiting, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         async def read() -> tuple[Reply, int] | None:

@@ -2,10 +2,12 @@
 
 Decides only when to call again. Who the children are is the coordinator's word, whether one may be served the guard's.
 
-    assign ──▶ dial ──▶ serve until it ends ──▶ wait (longer after each failure in a row, with jitter) ──▶ dial
-                 └── named no more: the running call goes on, as a child that has moved leaves by itself or is evicted
+    assign ──▶ dial ──▶ parked by the child ──▶ serve until it ends ──▶ wait ──▶ dial
+                           │                      └── named no more: goes on, as a child that has moved leaves by itself
+                           └── other news: dial again                     or is evicted
 
-A child that has everything is called again now and then: what rots there it can ask for in no other way.
+A child that has everything is called again: what rots there it can ask for in no other way. The wait has jitter, and
+grows with each failure in a row; that the child wanted nothing is none.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from chappe.v1.relay_pb2 import EdgeToken, EndReason
 
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 2.0
-COMPLETE_RETRY_S = 5.0
+UNWANTED_RETRY_S = 0.5
+"""The child parks the next call. A short wait, for one that lets go at once."""
+_UNWANTED = (EndReason.END_REASON_COMPLETE, EndReason.END_REASON_UNKNOWN_OBJECT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class PushEdge:
 class _Call:
     edge: PushEdge | None  # None: not to be dialled again
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    taken: bool = False  # the child has said what it lacks
 
 
 class Pushes:
@@ -92,13 +97,15 @@ class Pushes:
         said = None
         while (edge := call.edge) is not None:
             call.changed.clear()
-            end = await self._push(edge)
+            if (pushing := await self._unless_changed(call, edge)) is None:
+                continue
+            end = pushing.result()
             if end is not None and end != said:
                 self._on_end(edge, end)
             said = end
-            complete = end is not None and end.reason == EndReason.END_REASON_COMPLETE
-            failures = 0 if complete else failures + 1
-            base_s = COMPLETE_RETRY_S if complete else min(RETRY_S_MAX, RETRY_S_MIN * 2.0 ** min(failures - 1, 8))
+            unwanted = end is not None and end.reason in _UNWANTED
+            failures = 0 if unwanted else failures + 1
+            base_s = UNWANTED_RETRY_S if unwanted else min(RETRY_S_MAX, RETRY_S_MIN * 2.0 ** min(failures - 1, 8))
             try:
                 async with asyncio.timeout(base_s * random.uniform(0.5, 1.5)):  # noqa: S311
                     await call.changed.wait()
@@ -106,8 +113,28 @@ class Pushes:
             except TimeoutError:
                 continue
 
-    async def _push(self, edge: PushEdge) -> PushEnd | None:
+    async def _unless_changed(self, call: _Call, edge: PushEdge) -> asyncio.Task[PushEnd | None] | None:
+        """Call the child to the end. None when there was news of the edge while nothing had begun to flow."""
+        call.taken = False
+        pushing = asyncio.create_task(self._push(call, edge))
+        news = asyncio.create_task(call.changed.wait())
+        try:
+            await asyncio.wait((pushing, news), return_when=asyncio.FIRST_COMPLETED)
+            if not pushing.done() and not call.taken:
+                return None
+            await asyncio.wait((pushing,))
+            return pushing
+        finally:
+            pushing.cancel()
+            news.cancel()
+            await asyncio.gather(pushing, news, return_exceptions=True)
+
+    async def _push(self, call: _Call, edge: PushEdge) -> PushEnd | None:
         """None while the object is not here."""
+
+        def taken() -> None:
+            call.taken = True
+
         source = self._catalog.get(edge.object_id)
         if source is None:
             return None
@@ -121,6 +148,7 @@ class Pushes:
                     self._guard,
                     uplink=self._uplink,
                     streams=self._streams,
+                    on_taken=taken,
                 )
         except UsageError as error:  # an address that is none
             return PushEnd(EndReason.END_REASON_UNSPECIFIED, str(error))
