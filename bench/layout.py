@@ -7,11 +7,13 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from bench.oracle import Worker, best_time, bound
+from bench.results import RESULTS, write_results
 from chappe.planning.fluid import Host, completion_times, quantile_time
 from chappe.planning.topology import Link, plan_chains
 
@@ -74,7 +76,13 @@ def run(fleets: int, seed: int) -> dict[str, dict[str, float]]:
     return rows
 
 
-def layout(*, fleets: int = 1000, seed: int = 1, json: Annotated[bool, Parameter(negative="")] = False) -> int:
+def layout(
+    *,
+    fleets: int = 1000,
+    seed: int = 1,
+    output: Path = RESULTS / "layout.json",
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
     """Plan random fleets and compare with brute force and with the bound that no topology beats.
 
     Parameters
@@ -83,10 +91,14 @@ def layout(*, fleets: int = 1000, seed: int = 1, json: Annotated[bool, Parameter
         How many of each size.
     seed
         The same seed draws the same fleets.
+    output
+        Where the results are written.
     json
         Print JSON instead of a table.
     """
     rows = run(fleets, seed)
+    parameters = {"fleets": fleets, "seed": seed}
+    write_results(output, "layout", parameters, [{"name": name} | row for name, row in rows.items()])
     if json:
         print(jsonlib.dumps({"fleets": fleets, "seed": seed, "ratios": rows}, indent=2))
         return 0

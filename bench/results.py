@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import subprocess
+import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,6 +22,7 @@ _PACKAGES = ("chappe", "grpcio", "protobuf", "uvloop", "numpy", "xxhash", "libto
 def environment() -> dict[str, Any]:
     """The machine, the versions, the commit, and how busy the machine was with other things."""
     return {
+        "command": _command(),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _git("rev-parse", "HEAD"),
         "changed_files": len(_git("status", "--porcelain", "--untracked-files=no").splitlines()),
@@ -61,6 +64,21 @@ def earlier_runs(path: Path, parameters: dict[str, Any]) -> list[dict[str, Any]]
         raise UsageError(f"--add: {path} was measured with {report['parameters']}, this would be {parameters}")
     runs: list[dict[str, Any]] = report["runs"]
     return runs
+
+
+def _command() -> str | None:
+    """The bench's command line without where it writes; None when this process is something else."""
+    program, *arguments = sys.argv
+    if Path(program).parent != Path(__file__).parent:
+        return None
+    kept = []
+    words = iter(arguments)
+    for word in words:
+        if word in ("--output", "--directory", "--logs"):
+            next(words, None)
+        elif not word.startswith(("--output=", "--directory=", "--logs=")):
+            kept.append(word)
+    return shlex.join(["python", "-m", "bench", *kept])
 
 
 def _version(package: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,11 +38,13 @@ def test_sizes_of_the_plain_formats() -> None:
     assert 0 < xor_zstd(1)(base, target) < 300
 
 
-def test_a_short_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    size = ("--size", "4MiB", "--slow-size", "64KiB")
     with pytest.raises(SystemExit) as end:
-        main(["delta", "--size", "4MiB", "--slow-size", "64KiB", "--repeat", "1", "--no-minilm", "--json"])
+        main(["delta", *size, "--repeat", "1", "--no-minilm", "--json", "--output", str(tmp_path / "delta.json")])
     assert end.value.code == 0
     report = json.loads(capsys.readouterr().out)
+    assert json.loads((tmp_path / "delta.json").read_text())["runs"] == report["rows"]
     for row in report["rows"]:
         assert row["delta"] < row["aim"]
         assert row["delta"] < min(row[name] for name in ("index + value", "u16 gap + value", "xor + zstd-3"))

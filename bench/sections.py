@@ -1,0 +1,190 @@
+"""What the report says of each bench: a heading, a sentence, tables from its JSON. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench import chainstar, peers, unequal
+
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells are text."""
+
+    columns: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """`tables` takes the whole report."""
+
+    title: str
+    about: str
+    tables: Callable[[Report], list[Table]]
+
+
+def _chain_vs_star(report: Report) -> list[Table]:
+    rows = report["summary"]
+    notes = [
+        f"B0 {b0 / 1e6:g} Mbit/s: from the fewest workers to the most, chains grow by x {factor:.3f}"
+        for b0 in dict.fromkeys(row["b0"] for row in rows)
+        if (factor := chainstar.growth(rows, b0)) is not None
+    ]
+    return [Table(*chainstar.columns_and_cells(rows), "; ".join(notes) + "." if notes else "")]
+
+
+def _peers(report: Report) -> list[Table]:
+    left_out = [f"{peers.BY_KEY[key].title}: left out, {why}." for key, why in report.get("skipped", {}).items()]
+    rows = {row["system"]: row for row in report["summary"]}
+    said = []
+    ours = rows.get("chappe")
+    if ours is not None and ours["t_1.0_to_sockets"] is not None:
+        said.append(f"Chappe's T(1.0) is x {ours['t_1.0_to_sockets']['median']:.3f} of the bare-socket chains'.")
+    if ours is not None and ours["t_1.0_to_floor"] is not None:
+        for key, row in rows.items():
+            if key not in ("floor", "bare-sockets", "chappe") and row["t_1.0_to_floor"] is not None:
+                factors = [
+                    f"{row[f't_{f}_to_floor']['median'] / ours[f't_{f}_to_floor']['median']:.2f}"
+                    for f in ("0.5", "0.9", "1.0")
+                ]
+                said.append(f"{peers.BY_KEY[key].title} takes {' / '.join(factors)} times as long (0.5 / 0.9 / 1.0).")
+    return [Table(*peers.columns_and_cells(report["summary"]), " ".join([*said, *left_out]))]
+
+
+def _unequal(report: Report) -> list[Table]:
+    return [Table(*unequal.columns_and_cells(report["summary"]))]
+
+
+def _faults(report: Report) -> list[Table]:
+    columns = [
+        "fault at half of the bytes",
+        "receiving again",
+        "silent for",
+        "answer",
+        "T(1.0)",
+        "all others",
+        "ECHO-2",
+    ]
+    cells = [
+        [
+            run.get("title") or "none",
+            _seconds(run["receiving_again_s"]) if run.get("title") else "",
+            _seconds(run["silence_s"]),
+            f"{run['answer']} ({_seconds(run['answer_s'])})" if run.get("answer") else "",
+            run["error"] or f"{_seconds(run['t_bcast_s'].get('1.0'))} {_times(run.get('t_bcast_ratio'))}",
+            _times(run.get("t_others_ratio")) if run.get("title") else "",
+            f"{run['echo_s']} s" if run.get("echo_s") else "",
+        ]
+        for run in report["runs"]
+    ]
+    return [Table(columns, cells)]
+
+
+def _hop(report: Report) -> list[Table]:
+    runs = report["runs"]
+    kinds = {"raised malloc thresholds": True, "glibc's default": False}
+    columns = ["", "goodput GB/s", "middle relay CPU s/GB", "last relay CPU s/GB", "most memory"]
+    cells = []
+    for name, thresholds in kinds.items():
+        mine = [run for run in runs if run.get("thresholds") is thresholds]
+        if mine:
+            figures = ("goodput_gb_per_s", "middle_cpu_s_per_gb", "tail_cpu_s_per_gb")
+            line = [name, *(f"{statistics.median(run[key] for run in mine):.2f}" for key in figures)]
+            most = max(max(run["middle_rss_max_bytes"], run["tail_rss_max_bytes"]) for run in mine)
+            cells.append([*line, f"{most / 1e6:.0f} MB"])
+    rates = "; ".join(f"{name}: {statistics.median(v):.2f}" for name, v in report.get("rates", {}).items())
+    return [Table(columns, cells, rates and rates + "."), *_further(report, ("runs", "rates"))]
+
+
+def _layout(report: Report) -> list[Table]:
+    columns = ["", "mean", "p90", "largest", "within 1 %"]
+    cells = [
+        [run["name"], *(f"{run[key]:.3f}" for key in ("mean", "p90", "largest")), f"{run['within_1_percent']:.1%}"]
+        for run in report["runs"]
+    ]
+    return [Table(columns, cells)]
+
+
+def _delta(report: Report) -> list[Table]:
+    runs = report["runs"]
+    others = [key for key in runs[0] if key in peers_of_delta(runs)]
+    columns = ["data", "changed", "delta", "encode GB/CPU-s", "decode GB/CPU-s", *others]
+    cells = []
+    for run in runs:
+        line = [run["data"], f"{run['density']:.2%}", f"{run['delta']:.3%}"]
+        line += [f"{run[f'{name}_gb_per_cpu_s']:.2f}" for name in ("encode", "decode")]
+        cells.append([*line, *("-" if run.get(key) is None else f"{run[key]:.2%}" for key in others)])
+    return [Table(columns, cells, "Shares of the full size.")]
+
+
+def peers_of_delta(runs: Sequence[dict[str, Any]]) -> set[str]:
+    """The other formats: every column that is a share, and that no speed and no name."""
+    ours = {"data", "aim", "density", "delta", "bytes_per_changed"}
+    return {key for run in runs for key in run if key not in ours and "_gb_per_" not in key and "_scaling" not in key}
+
+
+def _further(report: Report, known: Sequence[str]) -> list[Table]:
+    """Any other list of flat rows that a bench has left, as it is."""
+    tables = []
+    for key, rows in report.items():
+        if key in known or not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+            continue
+        columns = [name for name, value in rows[0].items() if isinstance(value, str | int | float | None)]
+        tables.append(Table(columns, [[_plain(row.get(name)) for name in columns] for row in rows]))
+    return tables
+
+
+def _other(report: Report) -> list[Table]:
+    return _further(report, ("runs",)) or _further(report, ())
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: ""}[value]
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _seconds(value: float | None) -> str:
+    return "never" if value is None else f"{value:.2f} s"
+
+
+def _times(value: float | None) -> str:
+    return "" if value is None else f"x {value:.3f}"
+
+
+SECTIONS: dict[str, Section] = {
+    "peers": Section(
+        "Chappe and its peers",
+        "The same payload over the same links in the same run. Times are over the floor of the same round: one bare-TCP"
+        " stream over one such link. Chappe's clock runs from the `publish()` call, hashing included, until a version"
+        " is verified, synced and current; everybody else's from when all programs are up until the last byte.",
+        _peers,
+    ),
+    "chain-vs-star": Section(
+        "Chains against a star",
+        "The same daemons, flags and verification; only `--topology` differs. The curves are the closed forms of"
+        " `chappe.planning.broadcast`, with the payload's share of a link as the floor measured it.",
+        _chain_vs_star,
+    ),
+    "unequal": Section(
+        "Unequal links",
+        "Plain chains are as good as their slowest inner uplink. The bound, max(F/B0, F/d, N F/(B0 + sum u)), is of"
+        " whole link rates, of which headers take 4.6 % at an MTU of 1500.",
+        _unequal,
+    ),
+    "faults": Section("Faults", "One fault at half of the bytes, beside undisturbed broadcasts.", _faults),
+    "wan": Section("Long and lossy links", "One hop beside bare TCP on the same link, windows alternated.", _other),
+    "publish": Section("Publishing", "To the first chunk on the wire, and from the last one to installed.", _other),
+    "hop": Section("The machine's own limit", "Origin, relay, relay on loopback, no shaped links.", _hop),
+    "scale": Section("Scale", "Many relays, few processes, the real services.", _other),
+    "layout": Section("Layouts", "Planned chains over the best possible ones, and over the physical bound.", _layout),
+    "delta": Section("Deltas", "The codec's payload and speed on one core, beside other formats.", _delta),
+}
+OTHER = Section("", "", _other)
