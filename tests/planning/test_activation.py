@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chappe.planning.activation import Candidate, cheapest_prefix, exact_set, gap, prefix_in_order
+from chappe.errors import UsageError
+from chappe.planning.activation import Candidate, cheapest_prefix, exact_set, gap, order_prices, prefix_in_order
 from chappe.planning.errors import Infeasible, PlanInputError
 
 fleets = st.lists(st.tuples(st.floats(0.05, 5), st.floats(0.01, 2)), min_size=1, max_size=9).map(
@@ -52,6 +54,17 @@ def test_cheapest_per_rollout_comes_first() -> None:
 def test_a_fleet_that_cannot_make_it_says_what_would_help() -> None:
     with pytest.raises(Infeasible, match="add workers, lower gamma, or raise kappa"):
         cheapest_prefix([Candidate("a", 1, 1)], 1.0, gamma=1.1)
+
+
+def test_orders_are_priced_as_they_come() -> None:
+    fleet = [Candidate("dear", 1.0, 1.0), Candidate("cheap", 0.4, 1.0)]
+    assert order_prices([fleet, fleet[::-1]], 1.0, gamma=1.0) == [1.0, 0.4]
+
+
+def test_without_scipy_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(UsageError, match=r"pip install 'chappe\[plan\]'"):
+        exact_set([Candidate("a", 1, 1)], 0.5)
 
 
 def test_bad_input_is_named() -> None:

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chappe.planning.capacity import bubble_ratio, min_pool_throughput, slack_s, workers_needed
+from chappe.planning.capacity import (
+    bubble_ratio,
+    largest_t_bcast_s,
+    min_pool_throughput,
+    slack_s,
+    smallest_fleet,
+    smallest_kappa,
+    workers_needed,
+)
 from chappe.planning.errors import Infeasible, PlanInputError
 
 T_TRAIN, T_BCAST, R, MU = 1500, 1437, 2048, 0.33
@@ -85,3 +93,44 @@ def test_bad_input_is_named(change: dict[str, float], named: str) -> None:
     inputs = {"t_train_s": T_TRAIN, "t_bcast_s": T_BCAST, "kappa": 2, "batch": R, "mu_worker": MU} | change
     with pytest.raises(PlanInputError, match=named):
         workers_needed(**inputs)  # type: ignore[arg-type]
+
+
+@given(st.floats(1, 1e4), st.floats(0, 1e4), st.floats(1, 1e5), st.floats(0.1, 5))
+def test_the_smallest_kappa_is_the_smallest(t: float, b: float, r: float, share: float) -> None:
+    mu = share * r / t
+    found = smallest_kappa(t, b, r, mu_pool=mu)
+    if found is None:
+        assert bubble_ratio(t, b, 1000, r, mu_pool=mu) >= 0
+        assert share <= 1 + 1e-9
+        return
+    assert bubble_ratio(t, b, found, r, mu_pool=mu) == pytest.approx(0, abs=1e-6)
+    if found > 1:
+        assert bubble_ratio(t, b, found - 1, r, mu_pool=mu) > 0
+
+
+def test_the_longest_broadcast_that_a_pool_hides() -> None:
+    longest = largest_t_bcast_s(T_TRAIN, 2, R, mu_pool=2.621)
+    assert longest == pytest.approx(T_BCAST, abs=0.5)
+    assert min_pool_throughput(T_TRAIN, longest, 2, R) == pytest.approx(2.621)
+    assert largest_t_bcast_s(T_TRAIN, 2, R, mu_pool=1.0) < 0
+
+
+def test_the_smallest_fleet_bears_its_own_broadcast() -> None:
+    """A star at 300 Mbit/s needs more workers, and each takes longer to reach: only a long period has such a fleet."""
+
+    def star(workers: int) -> float:
+        return max(1312.0, workers * 437.3)
+
+    with pytest.raises(Infeasible):
+        smallest_fleet(T_TRAIN, star, 2, R, mu_worker=MU)
+    found = smallest_fleet(T_TRAIN, star, 8, R, mu_worker=MU)
+    enough = [
+        n for n in range(1, 27) if workers_needed(T_TRAIN, star(n), 8, R, mu_worker=MU) <= n
+    ]  # the star takes less than the period up to there
+    assert found == min(enough)
+    assert smallest_fleet(T_TRAIN, lambda _: T_BCAST, 2, R, mu_worker=MU) == 9
+
+
+def test_a_fleet_without_end_is_refused() -> None:
+    with pytest.raises(Infeasible, match="more than 50 workers"):
+        smallest_fleet(T_TRAIN, lambda _: 2999.9, 2, R, mu_worker=MU, workers_max=50)

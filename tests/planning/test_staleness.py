@@ -28,6 +28,9 @@ def test_admission_is_inclusive() -> None:
 
 
 def test_the_envelope_is_a_warning_with_its_source() -> None:
+    assert [plan_staleness(s).envelope for s in (3, 6, 7, 10, 11, 20)] == [
+        *("stable", "stable", "unknown", "unknown", "diverged", "diverged")
+    ]
     assert plan_staleness(6).warning == ""
     assert "ECHO-2" in plan_staleness(7).warning
     assert "GRPO" in plan_staleness(7).warning

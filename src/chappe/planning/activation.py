@@ -8,11 +8,12 @@ knapsack (minimise sum c_i x_i with sum mu_i x_i >= target, x binary) so that th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from chappe.errors import UsageError
 from chappe.planning.errors import Infeasible, not_negative, positive
 
 
@@ -57,9 +58,7 @@ def _target(candidates: Sequence[Candidate], required_rollouts_per_s: float, gam
     if whole < target * (1 - 1e-12):
         raise Infeasible(
             f"all {len(candidates)} workers together make {whole:g} rollouts/s, {target:g} are needed: "
-            "add workers, lower gamma, or raise kappa",
-            kappa_min=0,
-            payload_fraction_max=math.nan,
+            "add workers, lower gamma, or raise kappa"
         )
     return target * (1 - 1e-12)
 
@@ -79,17 +78,24 @@ def prefix_in_order(
     return _activation(chosen)
 
 
+def by_rho(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Ascending rho, ties to the faster, then by name."""
+    return sorted(candidates, key=lambda c: (c.rho, -c.rollouts_per_s, c.name))
+
+
 def cheapest_prefix(
     candidates: Sequence[Candidate], required_rollouts_per_s: float, *, gamma: float = 1.1
 ) -> Activation:
-    """Workers by ascending rho, ties to the faster, then by name. Raises Infeasible when all together fall short."""
-    ranked = sorted(candidates, key=lambda c: (c.rho, -c.rollouts_per_s, c.name))
-    return prefix_in_order(ranked, required_rollouts_per_s, gamma=gamma)
+    """The first workers by rho that clear the target. Raises Infeasible when all together fall short."""
+    return prefix_in_order(by_rho(candidates), required_rollouts_per_s, gamma=gamma)
 
 
 def exact_set(candidates: Sequence[Candidate], required_rollouts_per_s: float, *, gamma: float = 1.1) -> Activation:
-    """The cheapest set, by SciPy's mixed-integer solver (install `chappe[plan]`). Raises Infeasible."""
-    from scipy import optimize  # an extra: daemons run without it
+    """The cheapest set, by SciPy's mixed-integer solver. Raises Infeasible, and UsageError without SciPy."""
+    try:
+        from scipy import optimize  # an extra: daemons run without it
+    except ImportError:
+        raise UsageError("the exact set needs scipy: pip install 'chappe[plan]'") from None
 
     target = _target(candidates, required_rollouts_per_s, gamma)
     if target <= 0:
@@ -103,7 +109,17 @@ def exact_set(candidates: Sequence[Candidate], required_rollouts_per_s: float, *
         bounds=optimize.Bounds(0, 1),
     )
     chosen = [c for c, taken in zip(candidates, solved.x, strict=True) if taken > 0.5]
-    return _activation(sorted(chosen, key=lambda c: (c.rho, -c.rollouts_per_s, c.name)))
+    return _activation(by_rho(chosen))
+
+
+def order_prices(
+    orders: Iterable[Sequence[Candidate]], required_rollouts_per_s: float, *, gamma: float = 1.1
+) -> list[float]:
+    """The price per hour of the prefix of each order: with shuffled ones, what choosing at random costs.
+
+    ECHO-2 publishes random choice as 15 % dearer than rho for its own fleet; the orders are the caller's.
+    """
+    return [prefix_in_order(order, required_rollouts_per_s, gamma=gamma).price_per_hour for order in orders]
 
 
 def gap(found: Activation, best: Activation) -> float:

@@ -15,10 +15,12 @@ class Infeasible(ChappeError):  # noqa: N818  the planner's answer is "no", not 
     """No fleet, however large, meets the requirement. The remedies say what would.
 
     `kappa_min`: the smallest kappa that makes it feasible. `payload_fraction_max`: the payload would have to be below
-    this fraction of what it is (T_bcast is proportional to bytes).
+    this fraction of what it is (T_bcast is proportional to bytes). Either is None where no value of it helps.
     """
 
-    def __init__(self, message: str, *, kappa_min: int, payload_fraction_max: float) -> None:
+    def __init__(
+        self, message: str, *, kappa_min: int | None = None, payload_fraction_max: float | None = None
+    ) -> None:
         super().__init__(message)
         self.kappa_min = kappa_min
         self.payload_fraction_max = payload_fraction_max

@@ -8,6 +8,7 @@ kappa steps generates with weights up to kappa steps old and one more while the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from chappe.planning.errors import at_least, not_negative
 
@@ -17,12 +18,21 @@ DIVERGED_STALENESS = 11
 ENVELOPE_SOURCE = "ECHO-2, unmodified GRPO: S <= 6 within about 5 % of the synchronous reward, S = 11 diverged"
 
 
+class Envelope(StrEnum):
+    """What is published about a staleness."""
+
+    STABLE = "stable"
+    UNKNOWN = "unknown"
+    DIVERGED = "diverged"
+
+
 @dataclass(frozen=True, slots=True)
 class StalenessPlan:
     """`warning` is empty inside the published envelope; it states its source and conditions otherwise."""
 
     staleness: int
     kappa: int
+    envelope: Envelope
     warning: str
 
 
@@ -45,10 +55,11 @@ def admits(trajectory_version: int, learner_version: int, staleness: int) -> boo
 def plan_staleness(staleness: int) -> StalenessPlan:
     """kappa for a staleness, with a warning outside the published stability envelope."""
     kappa = kappa_of(staleness)
-    if staleness <= STABLE_STALENESS_MAX:
-        warning = ""
-    elif staleness < DIVERGED_STALENESS:
-        warning = f"S = {staleness} is beyond what was published as stable ({ENVELOPE_SOURCE}): watch the reward"
-    else:
+    envelope, warning = Envelope.STABLE, ""
+    if staleness >= DIVERGED_STALENESS:
+        envelope = Envelope.DIVERGED
         warning = f"S = {staleness} is where training was published to diverge ({ENVELOPE_SOURCE})"
-    return StalenessPlan(staleness, kappa, warning)
+    elif staleness > STABLE_STALENESS_MAX:
+        envelope = Envelope.UNKNOWN
+        warning = f"S = {staleness} is beyond what was published as stable ({ENVELOPE_SOURCE}): watch the reward"
+    return StalenessPlan(staleness, kappa, envelope, warning)
