@@ -1,7 +1,8 @@
 """The stream to the coordinator: dials for ever, says who and what is here, and passes on what is wanted.
 
     dial ──▶ Hello ──▶ Welcome ──▶ Assignment*, while reports and heartbeats go up ──▶ stream lost: dial again
-               └─▶ refused: RefusedError if it was never welcomed (somebody has to act), else dial again
+               └─▶ refused: RefusedError if it was never welcomed (somebody has to act), else dial again, a few times
+                   before its lease has lapsed, then seldom
 
 Reports are state: of two about the same thing that wait to be sent only the newer goes, and what was said while nobody
 listened is part of the next Hello. It decides nothing else.
@@ -29,6 +30,8 @@ log = structlog.get_logger()
 RETRY_S_MIN = 0.1
 RETRY_S_MAX = 2.0
 REFUSED_RETRY_S = 5.0
+REFUSED_RETRY_SHARE = 1 / 16
+"""Of the lease: the first wait after a refusal. They double: at least four Hellos before it has lapsed."""
 _REFUSALS = (
     grpc.StatusCode.FAILED_PRECONDITION,  # another protocol version
     grpc.StatusCode.PERMISSION_DENIED,  # the certificate is for another name
@@ -86,7 +89,7 @@ class Control:
         self._on_probe = on_probe
         self._jitter = jitter
         self._welcomed_once = False
-        self._heartbeat_s = 1.0
+        self._heartbeat_s, self._lease_s = 1.0, 5.0
         self._outbox = Outbox()
         self._problem = ""
 
@@ -97,7 +100,7 @@ class Control:
 
     async def run(self) -> None:
         """Until cancelled. Raises RefusedError, and what `on_welcome` raises for a run that this node is no part of."""
-        failures = 0
+        failures = refusals = 0
         while True:
             refused = False
             try:
@@ -120,8 +123,14 @@ class Control:
                 log.warning("coordinator_lost", coordinator=self._coordinator, problem=problem)
             self._problem = problem
             failures = 0 if was_joined else failures + 1
-            base_s = REFUSED_RETRY_S if refused else min(RETRY_S_MAX, RETRY_S_MIN * 2 ** min(failures, 8))
-            await asyncio.sleep(base_s * (0.5 + self._jitter()))
+            refusals = refusals + 1 if refused else 0
+            await asyncio.sleep(self._wait_s(failures, refusals) * (0.5 + self._jitter()))
+
+    def _wait_s(self, failures: int, refusals: int) -> float:
+        """Before the next try, by how often in a row it has failed and been refused."""
+        if refusals:
+            return min(REFUSED_RETRY_S, self._lease_s * REFUSED_RETRY_SHARE * 2.0 ** min(refusals - 1, 8))
+        return min(RETRY_S_MAX, RETRY_S_MIN * 2.0 ** min(failures, 8))
 
     def _leave_session(self) -> bool:
         was_joined, self.joined, self._introduced = self.joined, False, False
@@ -152,7 +161,7 @@ class Control:
 
     def _welcome(self, welcome: Welcomed) -> None:
         self._on_welcome(welcome)
-        self._heartbeat_s = welcome.heartbeat_s
+        self._heartbeat_s, self._lease_s = welcome.heartbeat_s, welcome.lease_s
         self._problem = ""
         self.joined = self._welcomed_once = True
         log.info("joined", coordinator=self._coordinator, run=welcome.run)

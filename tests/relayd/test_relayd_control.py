@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 from relay_fleet import FakeCoordinator, assignment, target
-from relayd.control import Control, Outbox
+from relayd.control import REFUSED_RETRY_S, Control, Outbox
 
 from chappe.core.events import HeldEdge, Holding, ObjectState
 from chappe.core.probes import ProbeOrder
@@ -128,10 +128,7 @@ async def test_a_coordinator_that_breaks_the_protocol_is_dialled_again(
         assert await client.next() == Connected()
 
 
-async def test_a_refusal_counts_only_before_the_first_welcome(
-    coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("relayd.control.REFUSED_RETRY_S", 0.2)
+async def test_a_refusal_counts_only_before_the_first_welcome(coordinator: FakeCoordinator) -> None:
     client = Client(await coordinator.start())
     async with running(client) as task:
         assert await client.next() == Connected()
@@ -142,6 +139,15 @@ async def test_a_refusal_counts_only_before_the_first_welcome(
         coordinator.refusal = ""
         assert await client.next() == Connected()
         assert not task.done()
+
+
+async def test_who_is_refused_comes_again_before_its_lease_has_lapsed() -> None:
+    control = Client("127.0.0.1:1").control
+    for lease_s in (5.0, 40.0, 0.5):
+        control._lease_s = lease_s
+        waits = [control._wait_s(failures=n, refusals=n) for n in range(1, 20)]
+        assert sum(waits[:3]) * 1.5 < lease_s  # whatever the jitter
+        assert max(waits) == waits[-1] == REFUSED_RETRY_S
 
 
 async def test_a_refusal_at_first_ends_it(coordinator: FakeCoordinator) -> None:
