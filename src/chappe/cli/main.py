@@ -62,6 +62,11 @@ def build() -> cyclopts.App:
     )
     for name, (target, help_text, example) in COMMANDS.items():
         app.command(target, name=name, help=help_text, help_epilogue=example_text(example))
+    app.command(
+        "chappe.cli.plan:app",
+        name="plan",
+        help="Work out what a run needs: broadcast, staleness, capacity, activation, cost.",
+    )
     app.command("chappe.cli.keys:app", name="keys", help="Make the fleet's CA and issue certificates.")
     return app
 
