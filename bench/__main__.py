@@ -38,6 +38,11 @@ COMMANDS = {
         "Chappe beside bare sockets, BitTorrent, aria2, rsync and HTTP on the same links (root, namespaces, tc).",
         "python -m bench peers --only chappe --only bittorrent --repeats 1",
     ),
+    "publish": (
+        "bench.publishbench:publish",
+        "From publish() to the first chunk on the wire, and from the last chunk to installed.",
+        "python -m bench publish --paths 16GB --landings 1GB --repeats 3",
+    ),
     "report": (
         "bench.report:report",
         "The newest JSON of every bench as bench/RESULTS.md, with pictures.",

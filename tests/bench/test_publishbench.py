@@ -1,0 +1,79 @@
+"""The publish bench: its summary and picture, what the kernel says is unwritten, and a small run on real daemons."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import main
+from bench.publishbench import End, Start, disk_s, draw, summary, unwritten_bytes
+
+
+@pytest.fixture
+def short_directory() -> Iterator[Path]:
+    """The path of a relay's socket has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="chappe-") as directory:
+        yield Path(directory)
+
+
+def test_summaries_are_medians_with_their_spread() -> None:
+    starts = [Start("path", 100, repeat, 0.01, seconds) for repeat, seconds in enumerate((0.3, 0.1, 0.2))]
+    ends = [End(100, 1e6, repeat, landing, 10, 1.0, read) for repeat, (landing, read) in enumerate(((1, 0), (3, 90)))]
+    found = summary(starts, ends)
+    (start,), (end,) = found["starts"], found["ends"]
+    assert (start["first_chunk_s"], start["first_chunk_s_low"], start["first_chunk_s_high"]) == (0.2, 0.1, 0.3)
+    assert (end["ratio"], end["ratio_low"], end["ratio_high"]) == (2, 1, 3)
+    assert end["second_pass"]
+    assert not summary([], ends[:1])["ends"][0]["second_pass"]
+
+
+def test_what_is_synced_is_not_unwritten(tmp_path: Path) -> None:
+    try:
+        assert unwritten_bytes(tmp_path) == 0
+        (tmp_path / "below").mkdir()
+        with (tmp_path / "below" / "file").open("wb") as file:
+            file.write(os.urandom(1 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+        assert unwritten_bytes(tmp_path) == 0
+    except OSError as error:
+        pytest.skip(str(error))
+
+
+def test_the_disk_alone_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(bytes(3 << 20))
+    assert disk_s(tmp_path, tmp_path / "source", 1e9) > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_sizes_too_small_to_measure_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["publish", "--paths", "1kB"])
+    assert end.value.code == 2
+    assert "--paths" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(300)
+def test_a_small_run_measures_starts_and_ends(short_directory: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    output = tmp_path / "publish.json"
+    sizes = ["--paths", "2MiB", "--tensors", "2MiB", "--landings", "4MiB", "--limits", "50MB", "--repeats", "1"]
+    with pytest.raises(SystemExit) as end:
+        main(["publish", *sizes, "--directory", str(short_directory), "--output", str(output)])
+    assert end.value.code == 0
+    results = json.loads(output.read_text())
+    starts, ends = results["summary"]["starts"], results["summary"]["ends"]
+    assert [row["kind"] for row in starts] == ["path", "numpy", "torch"]
+    for run in (run for run in results["runs"] if run["what"] == "start"):
+        assert 0 < run["returned_s"] <= run["first_chunk_s"]
+    assert ends[0]["landing_s"] > 0
+    assert ends[0]["disk_s"] > 0
+    assert not ends[0]["second_pass"]
+    assert list(short_directory.iterdir()) == []
+    draw(results).savefig(tmp_path / "publish.png")
+    assert (tmp_path / "publish.png").stat().st_size > 1000
