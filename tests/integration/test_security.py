@@ -85,7 +85,7 @@ async def test_a_fleet_under_mutual_tls(tmp_path: Path) -> None:
             lost = await stranger.logged(lambda line: line.get("event") == "coordinator_lost")
             assert "UNAVAILABLE" in lost["problem"]
         finally:
-            assert await stranger.stop() == 0
+            assert await stranger.stop(timeout_s=30) == 0
         strange = foreign["trainer"]
         for flags in (tls_flags(strange), ()):
             code, out, err = await run_cli("status", "--coordinator", fleet.address, *flags)
