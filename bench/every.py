@@ -16,16 +16,12 @@ from chappe.cli.interrupt import run_interruptible
 from chappe.cli.settings import Flat, Settings
 
 SHORT: dict[str, tuple[str, ...]] = {
-    "peers": ("--short",),
-    "chain-vs-star": ("--short",),
-    "unequal": ("--short",),
     "faults": ("--only", "relay-drops", "--scale", "0.25", "--undisturbed", "1"),
-    "wan": ("--short",),
     "hop": ("--size", "256MiB", "--repeats", "1"),
     "layout": ("--fleets", "60"),
     "delta": ("--size", "32MiB", "--slow-size", "4MiB", "--repeat", "1", "--no-minilm"),
 }
-"""What makes each bench short. One that is missing here has no short form and is left out."""
+"""What makes a bench short. The others have `--short`."""
 
 
 class EverySettings(Settings):
@@ -48,12 +44,14 @@ def every(*, settings: Annotated[EverySettings, Flat] = _DEFAULTS) -> int:
 
 
 async def _all(settings: EverySettings) -> int:
-    names = [name for name in SECTIONS if name in SHORT and (not settings.only or name in settings.only)]
-    failed = []
+    from bench.__main__ import COMMANDS  # which imports this module only when it is called
+
+    known, failed = set(COMMANDS), []
+    names = [name for name in SECTIONS if name in known and (not settings.only or name in settings.only)]
     for name in names:
         started_s = time.monotonic()
         file = settings.results / f"{name}{'-short' if settings.short else ''}.json"
-        flags = (*(SHORT[name] if settings.short else ()), "--output", str(file))
+        flags = (*(SHORT.get(name, ("--short",)) if settings.short else ()), "--output", str(file))
         code = await _bench(name, *flags)
         print(
             f"{name}: {'done' if code == 0 else f'FAILED ({code})'}, {time.monotonic() - started_s:.0f} s", flush=True

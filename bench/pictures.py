@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from bench import chainstar, peers, unequal
+from bench import chainstar, peers, unequal, wan
 from bench.systems.common import FRACTIONS
 
 Report = dict[str, Any]
@@ -125,6 +125,7 @@ PICTURES: dict[str, Callable[[Report], Figure]] = {
     "faults": faults_picture,
     "peers": peers_picture,
     "unequal": unequal_picture,
+    "wan": wan.draw,
 }
 
 

@@ -1,6 +1,6 @@
 """What the two BitTorrent clients share: the torrent, and the answer of a tracker that knows everybody beforehand.
 
-python -m bench.systems.torrent ADDRESS FILE      a tracker in its namespace: every announce gets FILE
+python -m bench.systems.torrent ADDRESS FILE PORT    a tracker in its namespace: every announce gets FILE
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def tracker_answer(addresses: Sequence[str]) -> bytes:
 
 
 def main() -> None:
-    address, answer = sys.argv[1], Path(sys.argv[2]).read_bytes()
+    address, answer, port = sys.argv[1], Path(sys.argv[2]).read_bytes(), int(sys.argv[3])
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -66,8 +66,8 @@ def main() -> None:
         def log_message(self, *_: object) -> None:
             """Nobody reads it."""
 
-    with ThreadingHTTPServer((address, TRACKER_PORT), Handler) as server:
-        print("ready", flush=True)
+    with ThreadingHTTPServer((address, port), Handler) as server:
+        print("ready", server.server_port, flush=True)
         server.serve_forever()
 
 
