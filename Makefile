@@ -8,6 +8,8 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 TEST_EXTRAS ?= test,torch
 # For instance: make demo DEMO_ARGS="--snapshot ./my-model" or DEMO_ARGS=--generated
 DEMO_ARGS ?=
+# For instance: make bench BENCH_ARGS="--only peers"
+BENCH_ARGS ?=
 # For instance: make test PYTEST_ARGS="-k ledger -x"
 PYTEST_ARGS ?=
 
@@ -15,7 +17,7 @@ PROTOS := $(wildcard proto/chappe/v1/*.proto)
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint types format generate check-generated wheel check clean
+.PHONY: help demo test soak bench lint types format generate check-generated wheel check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +30,9 @@ test: $(VENV)/.test ## Run the tests
 
 soak: $(VENV)/.test ## Run the tests that take minutes
 	$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+
+bench: $(VENV)/.bench ## Short forms of all measurements, then bench/RESULTS.md (root: shaped links; about 10 minutes)
+	$(BIN)/python -m bench all --short $(BENCH_ARGS)
 
 lint: $(VENV)/.dev ## ruff: lint and format
 	$(BIN)/ruff check .
@@ -78,6 +83,10 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP_INSTALL) -e ".[$(TEST_EXTRAS)]"
+	@touch $@ $(VENV)/.base
+
+$(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP_INSTALL) -e ".[bench]"
 	@touch $@ $(VENV)/.base
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python

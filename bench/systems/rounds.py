@@ -9,8 +9,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.links import unavailable_reason
 from bench.systems.common import Course, Outcome, Payload, System
-from chappe.errors import ChappeError
+from chappe.errors import ChappeError, UsageError
 
 _PATIENCE = 1.5
 """A system may take so many times a download per worker, one after the other, over the slowest link, and a minute."""
@@ -19,7 +20,12 @@ _PATIENCE = 1.5
 async def rounds(
     course: Course, systems: Sequence[System], size_bytes: int, repeats: int, *, label: str = ""
 ) -> list[Outcome]:
-    """Each system once per round (`detail["round"]`), over fresh hosts. One that fails does not end the rest."""
+    """Each system once per round (`detail["round"]`), over fresh hosts. One that fails does not end the rest.
+
+    Raises UsageError where shaped links cannot be made.
+    """
+    if (reason := unavailable_reason()) is not None:
+        raise UsageError(reason)
     directory = Path(tempfile.mkdtemp(prefix="chappe-peers-"))
     outcomes = []
     slowest_bw = min(min(link.down_bytes_per_s or course.b0, course.b0) for link in course.links)
