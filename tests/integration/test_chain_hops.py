@@ -60,6 +60,7 @@ async def test_every_hop_holds_what_the_origin_has_sent(tmp_path: Path, monkeypa
         assert_same_bytes(fleet, source, *fleet.workers)
 
 
+@pytest.mark.timeout(600)
 async def test_memory_does_not_grow_with_the_payload(tmp_path: Path) -> None:
     """A 4 GiB sparse snapshot through two relays: the highest RSS ever stays under 150 MB."""
     source = tmp_path / "model.safetensors"
@@ -75,7 +76,7 @@ async def test_memory_does_not_grow_with_the_payload(tmp_path: Path) -> None:
         LocalFleet(tmp_path / "fleet", relays(2, "--downlink", "10gbit", "--uplink", "10gbit")) as fleet,
         AsyncPublisher(fleet.address, uplink="10gbit") as publisher,
     ):
-        result = await (await publisher.publish(source, version=1)).wait(1.0, timeout_s=110)
+        result = await (await publisher.publish(source, version=1)).wait(1.0, timeout_s=500)
         assert result.installed == 2
         assert result.payload_bytes == 4 << 30
         for process in fleet.workers.values():

@@ -148,14 +148,14 @@ async def test_a_version_is_its_bytes_and_versions_only_grow(fleet: LocalFleet, 
     assert f"version {version} exists with other bytes" in err
     async with AsyncPublisher(fleet.address) as publisher:
         again = await publisher.publish(source, version=version)
-        assert (await again.wait(1.0, timeout_s=30)).root == first["root"]
+        assert (await again.wait(1.0, timeout_s=60)).root == first["root"]
         refused = [
             (await publisher.publish(other, version=version), "other bytes"),
             (await publisher.publish(other, version=skipped), "versions only grow"),
         ]
         for publication, why in refused:
             with pytest.raises(VersionConflictError, match=why):
-                await publication.wait(timeout_s=30)
+                await publication.wait(timeout_s=60)
     assert await received(fleet) == before
     assert_same_bytes(fleet, source, *fleet.workers)
 
@@ -187,18 +187,18 @@ async def test_a_file_that_changes_while_it_is_hashed_never_becomes_a_version(
             file.write(b"new step")
         held.gates[0].open()
         with pytest.raises(SnapshotChangedError, match=r"model\.safetensors"):
-            await publication.wait(timeout_s=30)
+            await publication.wait(timeout_s=60)
         assert landed(fleet, version) == []
         again = await publisher.publish(source, version=version)
         held.gates[1].open()
-        assert (await again.wait(timeout_s=30)).installed == 3
+        assert (await again.wait(timeout_s=60)).installed == 3
     assert_same_bytes(fleet, source, *fleet.workers)
 
 
 async def test_a_file_that_changes_after_its_root_lands_nowhere(fleet: LocalFleet, tmp_path: Path) -> None:
     source = make_snapshot(tmp_path / "model", 8 * MB, seed=6)
     before = await received(fleet)
-    publish = await start_publish(fleet, source, "--limit-uplink", "24mbit", "--json")
+    publish = await start_publish(fleet, source, "--limit-uplink", "8mbit", "--json")
     await all_receive(fleet, MB, before)
     with (source / "model.safetensors").open("r+b") as file:
         file.seek(-8, 2)
@@ -220,7 +220,7 @@ async def test_a_file_that_changes_after_its_root_lands_nowhere(fleet: LocalFlee
 async def test_ctrl_c_in_publish_cancels(fleet: LocalFleet, tmp_path: Path) -> None:
     source = make_snapshot(tmp_path / "model", 8 * MB, seed=7)
     before = await received(fleet)
-    publish = await start_publish(fleet, source, "--limit-uplink", "16mbit", "--json")
+    publish = await start_publish(fleet, source, "--limit-uplink", "8mbit", "--json")
     await all_receive(fleet, MB, before)
     publish.send_signal(signal.SIGINT)
     assert await publish.output() == b""
@@ -242,14 +242,14 @@ async def test_cancel_stops_somebody_elses_publication(
         version = publication.version
         assert await chappe(fleet, "cancel", str(version)) == (0, f"version {version}: cancelled\n", "")
         with pytest.raises(PublicationCancelledError):
-            await publication.wait(timeout_s=30)
+            await publication.wait(timeout_s=60)
         code, _, err = await chappe(fleet, "cancel", str(version))
         assert code == 1
         assert "cancelled already" in err
         assert landed(fleet, version or 0) == []
         again = await publisher.publish(source, version=version)  # its root was never announced
         held.gates[1].open()
-        assert (await again.wait(timeout_s=30)).installed == 3
+        assert (await again.wait(timeout_s=60)).installed == 3
 
 
 # ---- topologies ------------------------------------------------------------------------------------------------------
@@ -267,6 +267,6 @@ async def test_the_topology_is_as_asked(fleet: LocalFleet, tmp_path: Path) -> No
 async def test_publications_run_one_after_the_other_on_one_publisher(fleet: LocalFleet, tmp_path: Path) -> None:
     sources = [make_snapshot(tmp_path / f"model-{i}", MB, seed=20 + i) for i in range(5)]
     async with AsyncPublisher(fleet.address) as publisher:
-        versions = [(await (await publisher.publish(s)).wait(timeout_s=30)).version for s in sources]
+        versions = [(await (await publisher.publish(s)).wait(timeout_s=60)).version for s in sources]
     assert versions == list(range(versions[0], versions[0] + 5))
     await asyncio.gather(*(asyncio.to_thread(assert_same_bytes, fleet, sources[-1], name) for name in fleet.workers))
