@@ -274,3 +274,10 @@ def test_compare_shows_the_crossovers(capsys: pytest.CaptureFixture[str]) -> Non
     assert found["crossover"]["period_s"] == pytest.approx(3600 * 16.4 * 0.09 * 9 / 6)
     shown = text(capsys, "compare", *LINKS, *prices)
     assert "peer chains cheaper from 3.4 workers on" in shown
+
+
+def test_the_readme_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (DEPLOY.parent / "README.md").read_text()
+    pasted = readme.partition("$ chappe plan capacity --scenario deploy/plan.toml\n")[2].partition("```")[0]
+    printed = text(capsys, "capacity", "--scenario", str(DEPLOY / "plan.toml"))
+    assert [line.rstrip() for line in printed.splitlines()] == pasted.splitlines()
