@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.links import Link
-from bench.results import RESULTS, earlier_runs, write_results
+from bench.results import RESULTS, commit, earlier_runs, write_results
 from bench.systems.chappe import Chappe
 from bench.systems.common import Course, System
 from bench.systems.rounds import rounds
@@ -97,6 +97,7 @@ async def _measure(settings: ChainStarSettings, json: bool) -> int:
         first = 1 + max((run["round"] for run in runs if _place(run) == _place(place)), default=-1)
         for outcome in outcomes:
             number = first + int(outcome.detail.pop("round"))
+            outcome.detail["commit"] = commit()
             runs.append(place | {"round": number} | outcome.to_json())
         write_results(output, "chain-vs-star", fixed, runs, summary=summary(runs))  # also after an interruption
     if json:

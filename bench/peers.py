@@ -16,7 +16,7 @@ from pydantic import field_validator
 from rich.console import Console
 from rich.table import Table
 
-from bench.results import RESULTS, write_results
+from bench.results import RESULTS, commit, earlier_runs, write_results
 from bench.systems.aria2 import Aria2
 from bench.systems.bittorrent import BitTorrent
 from bench.systems.chappe import Chappe
@@ -64,6 +64,8 @@ class PeersSettings(Settings):
     """Rounds over all systems, each with its own floor."""
     short: Annotated[bool, Parameter(negative="")] = False
     """One round of a quarter of the payload."""
+    add: Annotated[bool, Parameter(negative="")] = False
+    """Add the rounds to those that the output file holds: a long session in parts."""
     output: Path | None = None
     """Where the JSON goes; bench/results/peers.json (peers-mtuMTU.json, ...-short.json)."""
 
@@ -94,11 +96,17 @@ async def _measure(settings: PeersSettings, json: bool) -> int:
     for key, why in skipped.items():
         print(f"{BY_KEY[key].title}: left out, {why}", file=sys.stderr)
     systems = [BY_KEY[key] for key in keys if key not in skipped]
-    outcomes = await rounds(course, systems, settings.size, settings.repeats)
     variant = "" if settings.mtu == 1500 else f"-mtu{settings.mtu}"
     output = settings.output or RESULTS / f"peers{variant}{'-short' if settings.short else ''}.json"
+    parameters = settings.model_dump(mode="json", exclude={"output", "add", "only", "repeats", "short"})
+    parameters |= {"chains": course.chains}
+    earlier = [Outcome.from_json(run) for run in (earlier_runs(output, parameters) if settings.add else [])]
+    outcomes = await rounds(course, systems, settings.size, settings.repeats)
+    first = 1 + max((int(outcome.detail["round"]) for outcome in earlier), default=-1)
+    for outcome in outcomes:
+        outcome.detail |= {"round": first + int(outcome.detail["round"]), "commit": commit()}
+    outcomes = earlier + outcomes
     rows = summary(outcomes, course.chains)
-    parameters = settings.model_dump(mode="json", exclude={"output"}) | {"chains": course.chains}
     runs = [outcome.to_json() for outcome in outcomes]
     write_results(output, "peers", parameters, runs, summary=rows, skipped=skipped)
     if json:

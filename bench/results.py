@@ -24,7 +24,7 @@ def environment() -> dict[str, Any]:
     return {
         "command": _command(),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _git("rev-parse", "HEAD"),
+        "commit": commit(),
         "changed_files": len(_git("status", "--porcelain", "--untracked-files=no").splitlines()),
         "system": f"{platform.system()} {platform.release()}",
         "processor": _processor(),
@@ -86,6 +86,11 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def commit() -> str:
+    """What is checked out."""
+    return _git("rev-parse", "HEAD")
 
 
 def _git(*arguments: str) -> str:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.links import Link
-from bench.results import RESULTS, earlier_runs, write_results
+from bench.results import RESULTS, commit, earlier_runs, write_results
 from bench.systems.bittorrent import BitTorrent
 from bench.systems.chappe import Chappe
 from bench.systems.common import FRACTIONS, Course, System
@@ -139,6 +139,7 @@ async def _measure(settings: UnequalSettings, json: bool) -> int:
             fleet.course(settings.mtu), systems, fleet.size_bytes, settings.repeats, label=f"{fleet.name}: "
         ):
             fine = fine and outcome.error is None and outcome.identical
+            outcome.detail["commit"] = commit()
             runs.append(place | outcome.to_json())
         write_results(output, "unequal", fixed, runs, summary=summary(runs), skipped=skipped)
     rows = summary(runs)
