@@ -174,7 +174,7 @@ def publish(*, settings: Annotated[PublishSettings, Flat] = _DEFAULTS) -> int:
     parameters = settings.model_dump(mode="json", exclude={"output"})
     runs = [{"what": "start", **asdict(s)} for s in starts]
     runs += [{"what": "end", **asdict(e), "ratio": e.ratio} for e in ends]
-    write_results(settings.output, "publish", parameters, runs, summary=summary(starts, ends))
+    write_results(settings.output, "publish", parameters, runs, **summary(starts, ends))
     return 0
 
 
@@ -335,7 +335,7 @@ def draw(results: dict[str, Any]) -> Any:
     """Both halves, a bar for each kind and size. Returns a matplotlib Figure."""
     from matplotlib.figure import Figure
 
-    starts, ends = results["summary"]["starts"], results["summary"]["ends"]
+    starts, ends = results["starts"], results["ends"]
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     names = [f"{row['kind']}\n{format_size(row['size_bytes'])}" for row in starts]

@@ -67,7 +67,7 @@ def test_a_small_run_measures_starts_and_ends(short_directory: Path, tmp_path: P
         main(["publish", *sizes, "--directory", str(short_directory), "--output", str(output)])
     assert end.value.code == 0
     results = json.loads(output.read_text())
-    starts, ends = results["summary"]["starts"], results["summary"]["ends"]
+    starts, ends = results["starts"], results["ends"]
     assert [row["kind"] for row in starts] == ["path", "numpy", "torch"]
     for run in (run for run in results["runs"] if run["what"] == "start"):
         assert 0 < run["returned_s"] <= run["first_chunk_s"]
