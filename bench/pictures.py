@@ -44,6 +44,7 @@ def chain_vs_star(report: Report) -> Figure:
         panel.plot([row["workers"] for row in mine], [row["floor_s"] for row in mine], "_", color="k", label="floor")
         panel.set_title(f"B0 = {b0 / 1e6:g} Mbit/s")
         panel.set_xlabel("workers")
+        panel.set_xticks([row["workers"] for row in mine])
         panel.set_ylim(bottom=0)
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("T_bcast(1.0), seconds")
@@ -72,7 +73,8 @@ def peers_picture(report: Report) -> Figure:
     panel.set_yticks(range(len(rows)), names)
     panel.invert_yaxis()
     panel.margins(x=0.08)
-    panel.set_xlabel("time over one bare-TCP hop of the same round; light to dark: half, 0.9, all of the workers")
+    panel.set_xlabel("time over one bare-TCP hop of the same round")
+    panel.set_title("until 0.5 (light), 0.9 and 1.0 (dark) of the workers have it", fontsize=9)
     return figure
 
 
@@ -113,6 +115,7 @@ def faults_picture(report: Report) -> Figure:
         panel.plot([seconds for _, seconds in known], [place for place, _ in known], "D", color="k", label="ECHO-2")
         panel.legend(fontsize=8)
     panel.set_xscale("log")
+    panel.xaxis.set_major_formatter("{x:g}")
     panel.set_yticks(places, [row["title"] for row in rows])
     panel.invert_yaxis()
     panel.margins(x=0.12)
