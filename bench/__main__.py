@@ -53,6 +53,11 @@ COMMANDS = {
         "Fleets of unequal links, beside BitTorrent and the physical bound (root, namespaces, tc).",
         "python -m bench unequal --only 1 --random 0",
     ),
+    "scale": (
+        "bench.scale:scale",
+        "Hundreds of real relays in a few processes, and a coordinator with a thousand Join streams.",
+        "python -m bench scale --relays 0 --joins 1000 --repeats 1",
+    ),
     "wan": (
         "bench.wan:wan",
         "One hop over long and lossy links, beside bare TCP on the same link (root, namespaces, tc).",

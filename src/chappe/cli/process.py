@@ -114,6 +114,10 @@ class Process:
         self.ready = await self.logged(lambda line: str(line.get("event")).endswith("ready") and "address" in line)
         return self.ready
 
+    def recent(self) -> list[LogLine]:
+        """The last lines of its log that were JSON."""
+        return list(self._events)
+
     async def output(self) -> bytes:
         """What it wrote to stdout, when it has ended by itself. Start with `capture_stdout=True`."""
         assert self._process.stdout is not None
