@@ -8,14 +8,9 @@ from typing import Any
 
 import pytest
 
-from chappe.cli import plantopology
-from chappe.cli.client import CoordinatorAddress
 from chappe.cli.main import build
-from chappe.cli.planfleet import living_fleet
 from chappe.cli.plankeys import GROUPS, KEYS
-from chappe.cli.settings import TlsSettings, run_app
-from chappe.errors import UsageError
-from chappe.v1 import coordinator_pb2 as pb
+from chappe.cli.settings import run_app
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CAPACITY = ["capacity", "--t-train", "1500s", "--t-bcast", "1437s", "--kappa", "2", "--batch", "2048"]
@@ -213,40 +208,3 @@ def test_a_bad_fleet_file_is_named(text: str, named: str, tmp_path: Path, capsys
 )
 def test_wrong_usage(arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert named in refused(capsys, *arguments)
-
-
-def living(**changes: Any) -> pb.Status:
-    relays = [
-        pb.RelayStatus(name=n, downlink_bytes_per_s=12.5e6, uplink_bytes_per_s=u, source="measured", dialable=d)
-        for n, u, d in (("a", 12.5e6, "yes"), ("b", 1e6, "no"), ("c", 12.5e6, "unknown"))
-    ]
-    origins = [pb.OriginStatus(name="trainer", uplink_bytes_per_s=25e6)]
-    return pb.Status(**{"relays": relays, "origins": origins} | changes)
-
-
-def test_the_links_of_a_living_fleet(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def get_status(where: CoordinatorAddress, tls: TlsSettings) -> pb.Status:
-        assert where.coordinator == "127.0.0.1:7400"
-        return living()
-
-    monkeypatch.setattr(plantopology, "get_status", get_status)
-    found = answer(capsys, "topology", "--payload", "1GB", "--coordinator", "127.0.0.1:7400")
-    assert (found["workers"], found["uplink_bytes_per_s"]) == (3, 25e6)
-    assert any(chain[-1] == "b" for chain in found["chains"]), "its uplink is weak"
-    faster = answer(capsys, "topology", "--payload", "1GB", "--coordinator", "127.0.0.1:7400", "--uplink", "1gbit")
-    assert faster["uplink_bytes_per_s"] == 125e6
-
-
-def test_a_living_fleet_that_says_too_little() -> None:
-    fleet = living_fleet(living(), None)
-    assert [link.dialable for link in fleet.links] == [True, False, True]
-    with pytest.raises(UsageError, match="no relays"):
-        living_fleet(living(relays=[]), None)
-    with pytest.raises(UsageError, match="give --uplink"):
-        living_fleet(living(origins=[]), None)
-    assert living_fleet(living(origins=[]), 1e6).b0_bytes_per_s == 1e6
-
-
-def test_without_a_coordinator_there_the_job_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("topology", "--payload", "1GB", "--coordinator", "127.0.0.1:1") == 1
-    assert "127.0.0.1:1 does not answer" in capsys.readouterr().err

@@ -14,7 +14,8 @@ COMMANDS = {
         "chappe.cli.plancapacity:capacity",
         "How much rollout throughput a run needs so that the learner never waits.",
         "chappe plan capacity --t-train 1500s --t-bcast 1437s --kappa 2 \\\n"
-        "    --batch 2048 --rollouts-per-s 0.33 --plot capacity.png",
+        "    --batch 2048 --rollouts-per-s 0.33 --plot capacity.png\n"
+        "chappe plan capacity --scenario scenario.toml --coordinator 127.0.0.1:7400",
     ),
     "topology": (
         "chappe.cli.plantopology:topology",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from chappe.cli.planfleet import Fleet, fleet_of
 from chappe.cli.plankeys import LinkKeys, PayloadKeys, PeriodKeys, Scenario, needed
+from chappe.cli.settings import TlsSettings
 from chappe.errors import UsageError
 from chappe.planning.broadcast import delta_bytes, snapshot_bytes
 from chappe.planning.errors import Infeasible
@@ -33,6 +34,16 @@ class Broadcast:
     source: str
     payload: Payload | None = None
     fleet: Fleet | None = None
+
+
+class Living(TlsSettings):
+    """A fleet that runs."""
+
+    coordinator: str | None = None
+    """HOST:PORT of a coordinator: T_bcast as it measured; for a payload given by flag, as expected from that."""
+
+
+NOT_LIVING = Living()
 
 
 def payloads_of(keys: PayloadKeys) -> list[Payload]:
@@ -126,17 +137,22 @@ def broadcast_of(period: PeriodKeys, payload: PayloadKeys, links: LinkKeys, scen
         )
     chosen, fleet = sent(payload), fleet_of(links, scenario)
     found = forecast(chosen, fleet, keys)
-    t_bcast_s = found.at(keys.fraction)
-    if not math.isfinite(t_bcast_s):
-        raise Infeasible(
-            f"{keys.fraction:.0%} of {fleet.workers} workers can never be reached: too many cannot be dialled; open a "
-            "port on some of them, or lower --fraction"
-        )
+    t_bcast_s = reached(found.at(keys.fraction), keys.fraction, fleet)
     source = (
         f"T({keys.fraction:g}) of {format_size(chosen.size_bytes)} ({chosen.kind}) to {fleet.workers} workers in "
         f"{len(found.chains)} chains"
     )
     return Broadcast(t_bcast_s, source, chosen, fleet)
+
+
+def reached(t_bcast_s: float, fraction: float, fleet: Fleet) -> float:
+    """Raises Infeasible for a time that never comes."""
+    if math.isfinite(t_bcast_s):
+        return t_bcast_s
+    raise Infeasible(
+        f"{fraction:.0%} of {fleet.workers} workers can never be reached: too many cannot be dialled; open a port on "
+        "some of them, or lower --fraction"
+    )
 
 
 def seconds(value: float) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from chappe.cli.planbroadcast import Broadcast, broadcast_of, forecast, kappa_of_period, seconds
+from chappe.cli.planbroadcast import NOT_LIVING, Broadcast, Living, broadcast_of, forecast, kappa_of_period, seconds
 from chappe.cli.planfleet import Fleet
 from chappe.cli.plankeys import LinkKeys, PayloadKeys, PeriodKeys, PoolKeys, Scenario, needed
 from chappe.cli.planshow import DEFAULT_OUTPUT, Answer, Output, answer, facts, grid, stack
 from chappe.cli.settings import Flat
+from chappe.errors import UsageError
 from chappe.planning.capacity import (
     bubble_ratio,
     largest_t_bcast_s,
@@ -91,14 +92,26 @@ class Loop:
 
 
 def read_loop(
-    payload: PayloadKeys, links: LinkKeys, period: PeriodKeys, scenario: Scenario, *, kappa: int | None = None
+    payload: PayloadKeys,
+    links: LinkKeys,
+    period: PeriodKeys,
+    scenario: Scenario,
+    *,
+    kappa: int | None = None,
+    living: Living = NOT_LIVING,
 ) -> Loop:
     """Raises UsageError that names what is missing."""
     keys = scenario.merge(period)
     found = kappa_of_period(keys) if kappa is None else kappa
     needed("capacity", t_train=keys.t_train, kappa=found, batch=keys.batch)
     assert found is not None
-    return Loop(keys, broadcast_of(keys, scenario.merge(payload), links, scenario), found)
+    if living.coordinator is None:
+        return Loop(keys, broadcast_of(keys, scenario.merge(payload), links, scenario), found)
+    if period.t_bcast is not None:
+        raise UsageError("--t-bcast and --coordinator say the same twice: leave one out")
+    from chappe.cli.planlive import living_broadcast, status_of
+
+    return Loop(keys, living_broadcast(status_of(living.coordinator, living), payload, links, scenario), found)
 
 
 def capacity(
@@ -107,18 +120,26 @@ def capacity(
     links: Annotated[LinkKeys, Flat] = NO_LINKS,
     period: Annotated[PeriodKeys, Flat] = NO_PERIOD,
     pool: Annotated[PoolKeys, Flat] = NO_POOL,
+    living: Annotated[Living, Flat] = NOT_LIVING,
     output: Annotated[Output, Flat] = DEFAULT_OUTPUT,
 ) -> int:
     """Say how much rollout throughput a run needs so that the learner never waits, and how many workers that is.
 
     Exit code 1: the broadcast takes the whole period, or the pool is too slow; the remedy is on stderr.
     """
-    return answer(output, lambda scenario: _capacity(payload, links, period, pool, scenario))
+    return answer(output, lambda scenario: _capacity(payload, links, period, pool, living, scenario))
 
 
-def _capacity(payload: PayloadKeys, links: LinkKeys, period: PeriodKeys, pool: PoolKeys, scenario: Scenario) -> Answer:
+def _capacity(
+    payload: PayloadKeys,
+    links: LinkKeys,
+    period: PeriodKeys,
+    pool: PoolKeys,
+    living: Living,
+    scenario: Scenario,
+) -> Answer:
     pool = scenario.merge(pool)
-    loop = read_loop(payload, links, period, scenario)
+    loop = read_loop(payload, links, period, scenario, living=living)
     required = loop.required()
     workers = loop.workers(pool)
     suffices = _fleet_that_suffices(loop, pool, scenario.merge(links))

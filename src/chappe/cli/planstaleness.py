@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from chappe.cli.planbroadcast import kappa_of_period, seconds
+from chappe.cli.planbroadcast import NOT_LIVING, Living, kappa_of_period, seconds
 from chappe.cli.plancapacity import NO_LINKS, NO_PAYLOAD, NO_PERIOD, NO_POOL, read_loop
 from chappe.cli.plankeys import LinkKeys, PayloadKeys, PeriodKeys, PoolKeys, Scenario
 from chappe.cli.planshow import DEFAULT_OUTPUT, Answer, Output, answer, facts, grid, stack
@@ -22,13 +22,21 @@ def staleness(
     links: Annotated[LinkKeys, Flat] = NO_LINKS,
     period: Annotated[PeriodKeys, Flat] = NO_PERIOD,
     pool: Annotated[PoolKeys, Flat] = NO_POOL,
+    living: Annotated[Living, Flat] = NOT_LIVING,
     output: Annotated[Output, Flat] = DEFAULT_OUTPUT,
 ) -> int:
     """Say how old trajectories become, whether that was published as stable, and what each S asks of the pool."""
-    return answer(output, lambda scenario: _staleness(payload, links, period, pool, scenario))
+    return answer(output, lambda scenario: _staleness(payload, links, period, pool, living, scenario))
 
 
-def _staleness(payload: PayloadKeys, links: LinkKeys, period: PeriodKeys, pool: PoolKeys, scenario: Scenario) -> Answer:
+def _staleness(
+    payload: PayloadKeys,
+    links: LinkKeys,
+    period: PeriodKeys,
+    pool: PoolKeys,
+    living: Living,
+    scenario: Scenario,
+) -> Answer:
     keys, pool = scenario.merge(period), scenario.merge(pool)
     kappa = kappa_of_period(keys)
     if kappa is None:
@@ -48,9 +56,9 @@ def _staleness(payload: PayloadKeys, links: LinkKeys, period: PeriodKeys, pool: 
         ("envelope", plan.warning or "inside what was published as stable"),
     ]
     options = [plan_staleness(s) for s in range(STALENESS_MIN, max(SHOWN_UP_TO, plan.staleness + 1) + 1)]
-    if keys.t_train is None or keys.batch is None:
+    if living.coordinator is None and (keys.t_train is None or keys.batch is None):
         return found, facts(rows), _no_picture
-    loop = read_loop(payload, links, period, scenario, kappa=kappa)
+    loop = read_loop(payload, links, period, scenario, kappa=kappa, living=living)
     found["by_staleness"] = [
         {"staleness": option.staleness, **row, "envelope": option.envelope.value}
         for option, row in zip(options, loop.by_kappa(pool, tuple(o.kappa for o in options)), strict=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
-from chappe.cli.client import CoordinatorAddress, get_status
 from chappe.cli.planbroadcast import Payload, forecast, payloads_of, seconds
 from chappe.cli.plancapacity import NO_LINKS, NO_PAYLOAD
 from chappe.cli.planfleet import Fleet, fleet_of, living_fleet
 from chappe.cli.plankeys import LinkKeys, PayloadKeys, Scenario
+from chappe.cli.planlive import status_of
 from chappe.cli.planshow import DEFAULT_OUTPUT, Answer, Output, answer, facts, grid, stack
 from chappe.cli.settings import NO_TLS, Flat, TlsSettings
 from chappe.planning.broadcast import (
@@ -62,8 +61,7 @@ def _topology(
     if coordinator is None:
         fleet = fleet_of(links, scenario)
     else:
-        status = asyncio.run(get_status(CoordinatorAddress(coordinator=coordinator), tls))
-        fleet = living_fleet(status, links.uplink)
+        fleet = living_fleet(status_of(coordinator, tls), links.uplink)
     fractions = tuple(sorted({*FRACTIONS, keys.fraction}))
     planned = {p.kind: forecast(p, fleet, keys) for p in payloads}
     times = {p.kind: t_bcast(p, fleet, planned[p.kind], fractions) for p in payloads}
