@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from bench import chainstar, peers, unequal, wan
+from bench import chainstar, peers, unequal
 from bench.systems.common import FRACTIONS
 
 Report = dict[str, Any]
@@ -128,13 +129,15 @@ PICTURES: dict[str, Callable[[Report], Figure]] = {
     "faults": faults_picture,
     "peers": peers_picture,
     "unequal": unequal_picture,
-    "wan": wan.draw,
 }
+_ELSEWHERE = {"publish": "bench.publishbench", "scale": "bench.scale", "wan": "bench.wan"}
+"""Benches that draw for themselves: their modules have `draw(report)`."""
 
 
 def draw(report: Report, path: Path) -> bool:
     """Save the report's picture as PNG. False when this bench has none."""
-    picture = PICTURES.get(report["name"])
+    name = report["name"]
+    picture = import_module(_ELSEWHERE[name]).draw if name in _ELSEWHERE else PICTURES.get(name)
     if picture is None:
         return False
     picture(report).savefig(path, dpi=DPI)

@@ -44,12 +44,14 @@ def report(*, settings: Annotated[ReportSettings, Flat] = _DEFAULTS) -> int:
     if not newest:
         raise UsageError(f"--results: no results in {settings.results}: run `python -m bench NAME` first")
     output = settings.output or settings.results.parent / "RESULTS.md"
-    pictures = {path: picture for path, found in newest.items() if (picture := drawn(found, path.with_suffix(".png")))}
     folder = Path(os.path.relpath(settings.results, output.parent))
-    sections = [
-        render(found, path, folder / pictures[path].name if path in pictures else None)
-        for path, found in newest.items()
-    ]
+    sections = []
+    for path, found in newest.items():
+        try:
+            picture = drawn(found, path.with_suffix(".png"))
+            sections.append(render(found, path, folder / picture.name if picture else None))
+        except KeyError as error:
+            raise UsageError(f"{path} is of another version of this bench (no {error}): run it again") from None
     output.write_text("\n".join([_HEAD, *sections]), encoding="utf-8")
     print(output)
     return 0
@@ -93,10 +95,9 @@ def render(found: dict[str, Any], path: Path, picture: Path | None) -> str:
     """One section in Markdown."""
     name = found["name"]
     section = SECTIONS.get(name, Section(name, "", OTHER.tables))
-    mtu = found["parameters"].get("mtu", 1500)
-    title = (
-        section.title + (f", MTU {mtu}" if mtu != 1500 else "") + (" (short form)" if path.stem.endswith(SHORT) else "")
-    )
+    mtu, kind = found["parameters"].get("mtu", 1500), path.stem.removesuffix(SHORT).removeprefix(f"{name}-")
+    title = section.title + (f", MTU {mtu}" if mtu != 1500 else "" if kind in (name, path.stem) else f": {kind}")
+    title += " (short form)" if path.stem.endswith(SHORT) else ""
     parts = [f"## {title}", *([section.about] if section.about else [])]
     for table in section.tables(found):
         parts += ["\n".join(markdown(table))] + ([table.note] if table.note else [])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench import chainstar, peers, unequal
+from chappe.units import format_rate, format_size
 
 Report = dict[str, Any]
 
@@ -137,7 +138,8 @@ def _further(report: Report, known: Sequence[str]) -> list[Table]:
         if key in known or not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
             continue
         columns = [name for name, value in rows[0].items() if isinstance(value, str | int | float | None)]
-        tables.append(Table(columns, [[_plain(row.get(name)) for name in columns] for row in rows]))
+        cells = [[_plain(row.get(name), name) for name in columns] for row in rows]
+        tables.append(Table([_heading(name) for name in columns], cells))
     return tables
 
 
@@ -145,9 +147,19 @@ def _other(report: Report) -> list[Table]:
     return _further(report, ("runs",)) or _further(report, ())
 
 
-def _plain(value: Any) -> str:
+def _heading(name: str) -> str:
+    for unit in ("_bytes_per_s", "_bytes"):
+        name = name.removesuffix(unit)
+    return name.replace("_", " ")
+
+
+def _plain(value: Any, name: str = "") -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: ""}[value]
+    if name.endswith("_bytes_per_s") and not isinstance(value, str):
+        return format_rate(value)
+    if name.endswith("_bytes") and not isinstance(value, str):
+        return format_size(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -123,6 +123,14 @@ def test_without_results_it_says_what_to_do(tmp_path: Path, capsys: pytest.Captu
     assert "python -m bench NAME" in capsys.readouterr().err
 
 
+def test_results_of_another_version_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_results(tmp_path / "peers.json", "peers", {}, [])
+    with pytest.raises(SystemExit) as end:
+        main(["report", "--results", str(tmp_path)])
+    assert end.value.code == 2
+    assert "peers.json is of another version" in capsys.readouterr().err
+
+
 def test_cells_cannot_break_the_table() -> None:
     assert list(markdown(Table(["a"], [["x | y\nz"]]))) == ["| a |", "| --- |", "| x \\| y z |"]
 
