@@ -141,7 +141,7 @@ async def test_a_relay_that_cannot_start_stops_the_others(tmp_path: Path) -> Non
     with pytest.raises(FleetError, match="no-such-flag"):
         async with fleet:
             pass
-    assert fleet.coordinator.returncode == 0
+    assert fleet.coordinator.returncode is not None
     assert all(process.returncode is not None for process in fleet.workers.values())
 
 

@@ -32,7 +32,7 @@ ENDS = pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["si
 
 async def end_coordinator(fleet: LocalFleet, end: signal.Signals) -> None:
     fleet.coordinator.send_signal(end)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await fleet.coordinator.wait() == (0 if end is signal.SIGTERM else -end)
 
 
@@ -42,10 +42,10 @@ async def test_a_broadcast_goes_on_without_it_and_is_finished_with_it(tmp_path: 
     size = payload_bytes(source)
     async with (
         LocalFleet(tmp_path / "fleet", relays(2)) as fleet,
-        AsyncPublisher(fleet.address, uplink="40mbit", limit_uplink="40mbit") as publisher,
+        AsyncPublisher(fleet.address, uplink="24mbit", limit_uplink="24mbit") as publisher,
     ):
         publication = await publisher.publish(source, version=7, chains=1)
-        assert await metric_reaches(fleet.workers["w2"], RECEIVED, 2 * MB) < size / 2
+        assert await metric_reaches(fleet.workers["w2"], RECEIVED, 2 * MB) < size
         address = fleet.address
         await end_coordinator(fleet, end)
         for process in fleet.workers.values():  # all of it, while nobody is there to tell them
@@ -81,7 +81,7 @@ async def test_what_was_finished_is_known_afterwards(tmp_path: Path, end: signal
         ]
         assert await published(fleet, source, "--version", "7") == publication_json(finished.message)
         with pytest.raises(VersionConflictError, match="exists with other bytes"):
-            await (await publisher.publish(other, version=7)).wait(timeout_s=30)
+            await (await publisher.publish(other, version=7)).wait(timeout_s=60)
         assert {name: (await metrics(p))[RECEIVED] for name, p in fleet.workers.items()} == bytes_before
 
         newer = await (await publisher.publish(other)).wait(timeout_s=60)

@@ -215,7 +215,7 @@ async def test_sigterm_in_the_middle_ends_a_relay_well_and_its_child_goes_on(tmp
     size = payload_bytes(source)
     async with (
         LocalFleet(tmp_path / "fleet", relays(3)) as fleet,
-        AsyncPublisher(fleet.address, uplink="24mbit", limit_uplink="24mbit") as publisher,
+        AsyncPublisher(fleet.address, uplink="12mbit", limit_uplink="12mbit") as publisher,
     ):
         publication = await publisher.publish(source, chains=1)
         for name in ("w3", "w2", "w1"):

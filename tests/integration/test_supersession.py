@@ -52,7 +52,7 @@ async def test_the_newest_wins_but_not_twice_in_a_row(
     before = await received(fleet)
     second = await publisher.publish(sources[1])
     with pytest.raises(SupersededError, match=r"took over"):
-        await first.wait(timeout_s=30)
+        await first.wait(timeout_s=60)
     await all_receive(fleet, before, 0.15 * SIZE_BYTES)
     third = await publisher.publish(sources[2])
     wanted = f"finishes version {second.version} first"
@@ -62,8 +62,8 @@ async def test_the_newest_wins_but_not_twice_in_a_row(
     held.gates[2].open()
     assert not second.done
     held.gates[1].open()
-    assert (await second.wait(timeout_s=30)).installed == 2
-    assert (await third.wait(timeout_s=30)).installed == 2
+    assert (await second.wait(timeout_s=60)).installed == 2
+    assert (await third.wait(timeout_s=60)).installed == 2
     assert (first.version, second.version, third.version) == (1, 2, 3)
     for name in fleet.workers:
         assert sorted(p.name for p in (fleet.store(name) / "snapshots").iterdir()) == ["2", "3"]
@@ -85,7 +85,7 @@ async def test_a_host_past_half_of_the_new_one_finishes_the_old_one_first(
     await fleet.wait_status(lambda s: s.publications[0].version == newer.version)
     for gate in held.gates:
         gate.open()
-    assert (await older.wait(timeout_s=30)).installed == 2
-    assert (await newer.wait(timeout_s=30)).installed == 2
+    assert (await older.wait(timeout_s=60)).installed == 2
+    assert (await newer.wait(timeout_s=60)).installed == 2
     assert_same_bytes(fleet, sources[0], *fleet.workers, version=older.version)
     assert_same_bytes(fleet, sources[1], *fleet.workers)
