@@ -266,6 +266,18 @@ def test_compare_weighs_time_by_the_workers_that_it_saves(capsys: pytest.Capture
     assert "raise kappa to" in capsys.readouterr().err
 
 
+def test_compare_where_chains_reach_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hosts = tmp_path / "hosts.toml"
+    hosts.write_text('[[hosts]]\nname = "a"\ncount = 3\nnat = true\ndownlink = "9mbit"\nuplink = "9mbit"\n')
+    fleet = ["--payload", "1GB", "--uplink", "50mbit", "--chains", "1", "--fleet", str(hosts)]
+    found = answer(capsys, "compare", *fleet, "--store-egress-price", "0.09", "--period", "50m")
+    assert found["ways"]["chains"]["t_bcast_s"]["1.0"] is None
+    assert found["faster"] == "store"
+    shown = text(capsys, "compare", *fleet, "--store-egress-price", "0.09", "--period", "50m")
+    assert "never" in shown
+    assert "the chains cannot reach that many workers" in shown
+
+
 def test_compare_shows_the_crossovers(capsys: pytest.CaptureFixture[str]) -> None:
     prices = ["--store-egress-price", "0.09", "--coordinator-price", "6", "--period", "50m"]
     found = answer(capsys, "compare", *LINKS, *prices)

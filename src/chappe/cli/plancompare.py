@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 from rich.table import Table
 
-from chappe.cli.planbroadcast import Broadcast, forecast, kappa_of_period, seconds, sent
+from chappe.cli.planbroadcast import Broadcast, Payload, forecast, kappa_of_period, seconds, sent
 from chappe.cli.plancapacity import NO_LINKS, NO_PAYLOAD, NO_PERIOD, NO_POOL, Loop
 from chappe.cli.plancost import NO_EGRESS, publication_period_s
-from chappe.cli.planfleet import fleet_of
+from chappe.cli.planfleet import Fleet, fleet_of
 from chappe.cli.plankeys import (
     EgressKeys,
     LinkKeys,
@@ -118,23 +118,10 @@ def _compare(
             model.store_per_hour(spread, prices),
         ),
     }
-    if all(w.workers == math.inf for w in ways.values()):
-        quickest = min(w.t_bcast_s[target] for w in ways.values())
-        read = Loop(loop_keys, Broadcast(quickest, "the quicker way", what), kappa_of_period(loop_keys) or 1)
-        read.required()  # raises with the remedies
-    needed_downlink = sorted((link.downlink_bytes_per_s for link in fleet.links), reverse=True)[
-        max(0, math.ceil(merged.fraction * fleet.workers - 1e-9) - 1)
-    ]
+    _check_feasible(ways, target, loop_keys, what)
     faster = _less({name: w.t_bcast_s[target] for name, w in ways.items()})
     cheaper = _less({name: w.per_hour for name, w in ways.items()})
-    crossing = {
-        "store_egress_price": model.break_even_store_price(spread, prices),
-        "period_s": model.break_even_period_s(spread, prices),
-        "fleet": [asdict(c) for c in model.fleet_crossovers(spread, prices)],
-        "store_uplink_bytes_per_s": model.upload_that_ties_bytes_per_s(
-            what.size_bytes, ways["chains"].t_bcast_s[target], needed_downlink
-        ),
-    }
+    crossing = _crossover(spread, prices, ways["chains"].t_bcast_s[target], slowest_needed(fleet, merged.fraction))
     found: dict[str, Any] = {
         "payload_bytes": round(what.size_bytes),
         "workers": fleet.workers,
@@ -152,7 +139,12 @@ def _compare(
             ("to", f"{fleet.workers} workers: {spread.chains} chains, or an upload at {format_rate(upload)}"),
         ]
     )
-    shown = stack(introduction, _table(ways), facts(_verdict(found, ways, target)), facts(_crossings(crossing)))
+    shown = stack(
+        introduction,
+        _table(ways),
+        facts(_verdict(found, ways, target)),
+        facts(_crossings(crossing, ways["chains"].t_bcast_s[target])),
+    )
 
     def draw(path: Path) -> None:
         from chappe.cli.planplot import plot_compare
@@ -160,6 +152,32 @@ def _compare(
         plot_compare(path, spread, prices, planned.times_s, arrivals)
 
     return found, shown, draw
+
+
+def _check_feasible(ways: dict[str, Way], target: str, period: PeriodKeys, payload: Payload) -> None:
+    """Raises Infeasible with the remedies of the quicker way when both take the whole period."""
+    if all(way.workers == math.inf for way in ways.values()):
+        quicker = min(way.t_bcast_s[target] for way in ways.values())
+        Loop(period, Broadcast(quicker, "the quicker way", payload), kappa_of_period(period) or 1).required()
+
+
+def slowest_needed(fleet: Fleet, fraction: float) -> float:
+    """The downlink of the slowest worker that the fraction still needs, in bytes per second."""
+    fastest_first = sorted((link.downlink_bytes_per_s for link in fleet.links), reverse=True)
+    return fastest_first[max(0, math.ceil(fraction * fleet.workers - 1e-9) - 1)]
+
+
+def _crossover(
+    spread: model.Dissemination, prices: model.Prices, chains_s: float, downlink_bytes_per_s: float
+) -> dict[str, Any]:
+    return {
+        "store_egress_price": model.break_even_store_price(spread, prices),
+        "period_s": model.break_even_period_s(spread, prices),
+        "fleet": [asdict(c) for c in model.fleet_crossovers(spread, prices)],
+        "store_uplink_bytes_per_s": None
+        if chains_s == math.inf
+        else model.upload_that_ties_bytes_per_s(spread.payload_bytes, chains_s, downlink_bytes_per_s),
+    }
 
 
 def way_json(way: Way) -> dict[str, Any]:
@@ -242,20 +260,22 @@ def _verdict(found: dict[str, Any], ways: dict[str, Way], target: str) -> list[t
     ]
 
 
-def _crossings(crossing: dict[str, Any]) -> list[tuple[str, str]]:
+def _crossings(crossing: dict[str, Any], chains_s: float) -> list[tuple[str, str]]:
     price, period, tie = crossing["store_egress_price"], crossing["period_s"], crossing["store_uplink_bytes_per_s"]
     fleet = "; ".join(f"{_LABELS[c['winner']]} cheaper from {c['workers']:.1f} workers on" for c in crossing["fleet"])
+    if price > 0:
+        tied = f"the same at {price:.4f} per GB"
+    else:
+        tied = "the same only if it is free" if price == 0 else "the chains are dearer even if it is free"
+    if chains_s == math.inf:
+        upload = "any is enough: the chains cannot reach that many workers"
+    elif tie is None:
+        upload = "none makes the store as fast as the chains"
+    else:
+        upload = f"the store takes as long at {format_rate(tie)} (whole objects)"
     return [
-        (
-            "store's egress price",
-            f"the same at {price:.4f} per GB" if price > 0 else "chains dearer even if it is free",
-        ),
+        ("store's egress price", tied),
         ("fleet", fleet or "the same one is cheaper for any number of workers"),
         ("period", f"the same at {seconds(period)}" if period else "the same one is cheaper whatever the period"),
-        (
-            "upload to the store",
-            "none makes the store as fast as the chains"
-            if tie is None
-            else f"the store takes as long at {format_rate(tie)} (whole objects)",
-        ),
+        ("upload to the store", upload),
     ]

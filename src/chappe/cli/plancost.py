@@ -23,13 +23,13 @@ from chappe.cli.planshow import DEFAULT_OUTPUT, Answer, Output, answer, facts, g
 from chappe.cli.settings import Flat
 from chappe.errors import UsageError
 from chappe.planning.cost import (
+    Comparison,
     HostGroup,
     break_even_fleet,
     compare,
     egress_per_hour,
     hourly,
     largest_cheaper_fleet,
-    per_step,
 )
 from chappe.planning.objectstore import Dissemination, Prices, chains_per_hour
 from chappe.planning.topology import chain_count
@@ -55,6 +55,54 @@ def cost(
     return answer(output, lambda scenario: _cost(cost, egress, payload, links, period, scenario))
 
 
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Egress per hour: of the fleet as it is, and of one more worker (beyond one for each chain)."""
+
+    per_hour: float = 0.0
+    per_worker_hour: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fleets:
+    """Both fleets by the hour. With n hosts of its last kind the candidate costs `fixed` + n * `each`'s price.
+
+    Egress is in both. Without steps both take one second each: then only the hour counts.
+    """
+
+    baseline: list[HostGroup]
+    candidate: list[HostGroup]
+    leaving: Leaving
+    step_before_s: float
+    step_after_s: float
+
+    @property
+    def before(self) -> float:
+        return hourly(self.baseline)
+
+    @property
+    def after(self) -> float:
+        return hourly(self.candidate, egress_per_hour=self.leaving.per_hour)
+
+    @property
+    def each(self) -> HostGroup:
+        last = self.candidate[-1]
+        return HostGroup(last.name, last.count, last.price_per_hour + self.leaving.per_worker_hour)
+
+    @property
+    def fixed(self) -> float:
+        return self.after - self.each.count * self.each.price_per_hour
+
+    @property
+    def affordable(self) -> float:
+        """What an hour of the candidate may cost for its step to cost as much as the baseline's."""
+        return self.before * self.step_before_s / self.step_after_s
+
+    @property
+    def compared(self) -> Comparison:
+        return compare(self.before, self.step_before_s, self.after, self.step_after_s)
+
+
 def _cost(
     cost: CostKeys,
     egress: EgressKeys,
@@ -68,62 +116,22 @@ def _cost(
     if (keys.baseline_step is None) != (keys.candidate_step is None):
         needed("cost per step", baseline_step=keys.baseline_step, candidate_step=keys.candidate_step)
     prices = price_list(keys.price)
-    baseline = kinds("--baseline", keys.baseline, prices)
     candidate = kinds("--candidate", keys.candidate, prices)
-    before, fixed, kind = hourly(baseline), hourly(candidate[:-1]), candidate[-1]
-    if before == 0:
-        raise UsageError("--baseline: it costs nothing; there is nothing to compare with")
+    workers = candidate[-1].count
     leaving = _egress(
-        scenario.merge(egress), scenario.merge(payload), scenario.merge(links), scenario.merge(period), kind.count
+        scenario.merge(egress), scenario.merge(payload), scenario.merge(links), scenario.merge(period), workers
     )
-    after = hourly(candidate, egress_per_hour=leaving.per_hour)
-    each = HostGroup(kind.name, kind.count, kind.price_per_hour + leaving.per_worker_hour)
-    fixed += leaving.per_hour - kind.count * leaving.per_worker_hour
-    if after == 0:
-        raise UsageError("--candidate: it costs nothing; there is nothing to compare with")
-    step_before, step_after = keys.baseline_step or 1.0, keys.candidate_step or 1.0
-    compared = compare(before, step_before, after, step_after)
-    affordable = before * step_before / step_after
-    found: dict[str, Any] = {
-        "baseline_per_hour": before,
-        "candidate_per_hour": after,
-        "egress_per_hour": leaving.per_hour,
-        "saving": compared.saving,
-        "saving_by_step_ratio": [
-            {"longer": slower, "saving": compare(before, 1.0, after, 1.0 + slower).saving} for slower in SLOWER
-        ],
-        "break_even": _break_even(affordable, fixed, each),
-    }
-    leaves = f" ({leaving.per_hour:.2f} egress)" if leaving.per_hour else ""
-    rows = [
-        ("baseline", f"{_fleet(baseline)}: {before:.2f}/h"),
-        ("candidate", f"{_fleet(candidate)}: {after:.2f}/h{leaves}"),
-    ]
-    if keys.baseline_step is not None:
-        found |= {
-            "baseline_per_step": per_step(before, step_before),
-            "candidate_per_step": per_step(after, step_after),
-            "step_ratio": compared.step_ratio,
-            "break_even_step_s": compared.break_even_step_s,
-        }
-        rows += [
-            ("per step", f"{compared.baseline_per_step:.2f} in {seconds(step_before)}"),
-            ("", f"{compared.candidate_per_step:.2f} in {seconds(step_after)}, {compared.step_ratio - 1:+.1%} time"),
-            ("longest affordable step", seconds(compared.break_even_step_s)),
-        ]
-    if keys.hours is not None:
-        found |= {"baseline_total": before * keys.hours, "candidate_total": after * keys.hours}
-        rows.append(("whole run", f"{before * keys.hours:.0f} against {after * keys.hours:.0f} in {keys.hours:g} h"))
-    rows.append(("saving", f"{compared.saving:.1%}"))
-    even = found["break_even"]
-    if even is not None:
-        rows.append(
-            (
-                "break-even fleet",
-                f"{even['workers']:.2f} {kind.name}: {max(0, even['largest_cheaper'])} cost no more, "
-                f"{even['next']['workers']} lose {-even['next']['saving']:.1%}",
-            )
-        )
+    fleets = Fleets(
+        kinds("--baseline", keys.baseline, prices),
+        candidate,
+        leaving,
+        keys.baseline_step or 1.0,
+        keys.candidate_step or 1.0,
+    )
+    for flag, price in (("--baseline", fleets.before), ("--candidate", fleets.after)):
+        if price == 0:
+            raise UsageError(f"{flag}: it costs nothing; there is nothing to compare with")
+    found = _found(fleets, keys)
     slower = grid(
         ("candidate's step against the baseline's", *(f"+{s:.0%}" for s in SLOWER)),
         [("saving", *(f"{row['saving']:.1%}" for row in found["saving_by_step_ratio"]))],
@@ -132,9 +140,60 @@ def _cost(
     def draw(path: Path) -> None:
         from chappe.cli.planplot import plot_cost
 
-        plot_cost(path, affordable, fixed, each, even["workers"] if even else None)
+        even = found["break_even"]
+        plot_cost(path, fleets.affordable, fleets.fixed, fleets.each, even["workers"] if even else None)
 
-    return found, stack(facts(rows), slower), draw
+    return found, stack(facts(_rows(fleets, keys, found)), slower), draw
+
+
+def _found(fleets: Fleets, keys: CostKeys) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "baseline_per_hour": fleets.before,
+        "candidate_per_hour": fleets.after,
+        "egress_per_hour": fleets.leaving.per_hour,
+        "saving": fleets.compared.saving,
+        "saving_by_step_ratio": [
+            {"longer": s, "saving": compare(fleets.before, 1.0, fleets.after, 1.0 + s).saving} for s in SLOWER
+        ],
+        "break_even": _break_even(fleets.affordable, fleets.fixed, fleets.each),
+    }
+    if keys.baseline_step is not None:
+        found |= {
+            "baseline_per_step": fleets.compared.baseline_per_step,
+            "candidate_per_step": fleets.compared.candidate_per_step,
+            "step_ratio": fleets.compared.step_ratio,
+            "break_even_step_s": fleets.compared.break_even_step_s,
+        }
+    if keys.hours is not None:
+        found |= {"baseline_total": fleets.before * keys.hours, "candidate_total": fleets.after * keys.hours}
+    return found
+
+
+def _rows(fleets: Fleets, keys: CostKeys, found: dict[str, Any]) -> list[tuple[str, str]]:
+    compared = fleets.compared
+    leaves = f" ({fleets.leaving.per_hour:.2f} egress)" if fleets.leaving.per_hour else ""
+    rows = [
+        ("baseline", f"{_fleet(fleets.baseline)}: {fleets.before:.2f}/h"),
+        ("candidate", f"{_fleet(fleets.candidate)}: {fleets.after:.2f}/h{leaves}"),
+    ]
+    if keys.baseline_step is not None:
+        longer = f"{compared.step_ratio - 1:+.1%} time"
+        rows += [
+            ("per step", f"{compared.baseline_per_step:.2f} in {seconds(fleets.step_before_s)}"),
+            ("", f"{compared.candidate_per_step:.2f} in {seconds(fleets.step_after_s)}, {longer}"),
+            ("longest affordable step", seconds(compared.break_even_step_s)),
+        ]
+    if keys.hours is not None:
+        totals = f"{found['baseline_total']:.0f} against {found['candidate_total']:.0f}"
+        rows.append(("whole run", f"{totals} in {keys.hours:g} h"))
+    rows.append(("saving", f"{compared.saving:.1%}"))
+    if (even := found["break_even"]) is not None:
+        most, over = max(0, even["largest_cheaper"]), even["next"]
+        figure = f"{even['workers']:.2f} {even['kind']}"
+        rows.append(
+            ("break-even fleet", f"{figure}: {most} cost no more, {over['workers']} lose {-over['saving']:.1%}")
+        )
+    return rows
 
 
 def _break_even(affordable: float, fixed: float, kind: HostGroup) -> dict[str, Any] | None:
@@ -149,14 +208,6 @@ def _break_even(affordable: float, fixed: float, kind: HostGroup) -> dict[str, A
         "largest_cheaper": most,
         "next": {"workers": over, "saving": 1 - (fixed + over * kind.price_per_hour) / affordable},
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """Egress per hour: of the fleet as it is, and of one more worker (beyond one for each chain)."""
-
-    per_hour: float = 0.0
-    per_worker_hour: float = 0.0
 
 
 def _egress(egress: EgressKeys, payload: PayloadKeys, links: LinkKeys, period: PeriodKeys, workers: int) -> Leaving:
