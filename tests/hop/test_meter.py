@@ -149,3 +149,46 @@ def test_two_streams_of_one_peer_are_one_hop() -> None:
     assert (sample.peer, sample.sending, sample.bytes) == ("w1", False, 2000)
     assert sample.busy_s == pytest.approx(2 * (1.0 - FILL_S))
     assert sample.bytes_per_s == pytest.approx(1000, rel=0.05)
+
+
+def test_a_hop_that_becomes_slow_is_news_and_its_two_rates_are_kept_apart() -> None:
+    meters = HopMeters(sending=False)
+    with meters.measure("parent", HopMeter()) as meter:
+        now = 0.0
+
+        def carry(bytes_per_s: int, seconds: float) -> None:
+            nonlocal now
+            meter.start(now)
+            for _ in range(round(seconds * 10)):
+                now += 0.1
+                meter.record(bytes_per_s // 10, now)
+
+        carry(1000, 2.25)
+        assert not meters.look(), "nothing has been said of it yet"
+        (first,) = meters.take_samples()
+        assert first.bytes_per_s == pytest.approx(1000, rel=0.1)
+        carry(1000, 0.5)
+        assert not meters.look()
+        carry(500, 0.5)
+        assert meters.look()
+        before, after = meters.take_samples()
+        assert (before.bytes_per_s, after.bytes_per_s) == (pytest.approx(1000), pytest.approx(500))
+        assert (before.bytes, after.bytes) == (500, 250)
+        assert before.streams == after.streams == 1
+        carry(500, 0.5)
+        assert not meters.look(), "it is what was said of it"
+        carry(2000, 0.5)
+        assert not meters.look(), "more is no news"
+    assert meters.look(), "an end is"
+    assert not meters.look()
+
+
+def test_a_hop_that_keeps_up_is_no_news() -> None:
+    meters = HopMeters(sending=True)
+    with meters.measure("child", HopMeter()) as meter:
+        for i in range(40):
+            meter.record(1000, float(i))
+            meter.idle(i + 0.01)
+            assert not meters.look()
+            (sample,) = meters.take_samples()
+            assert (sample.bytes_per_s, sample.busy_s, sample.bytes) == (0.0, 0.0, 1000)

@@ -60,3 +60,20 @@ async def test_nothing_is_said_when_nothing_has_flowed(signal: Signal) -> None:
             (sample,) = await asyncio.wait_for(reports.get(), 30)
         assert sample.peer == "child"
         assert reports.empty()
+
+
+async def test_one_that_has_become_slow_is_reported_at_once_and_more_often(signal: Signal) -> None:
+    """The regular report is an hour away: what comes, comes because of the change."""
+    meters = HopMeters(sending=False, signal=signal)
+    async with reporting([meters], signal, 3600) as reports:
+        with meters.measure("parent", HopMeter()) as meter:
+            for i in range(20):
+                meter.record(1000, i * 0.1)
+            signal.fire()  # as when another stream begins
+            (usual,) = await asyncio.wait_for(reports.get(), 30)
+            for i in range(20, 40):
+                meter.record(100, i * 0.1)
+            signal.fire()
+            (slow,) = await asyncio.wait_for(reports.get(), 30)
+    assert usual.bytes_per_s == pytest.approx(10_000)
+    assert slow.bytes_per_s == pytest.approx(1000)

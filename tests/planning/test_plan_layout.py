@@ -12,6 +12,8 @@ import pytest
 from chappe.planning.errors import PlanInputError
 from chappe.planning.fluid import Host, completion_times, quantile_time
 from chappe.planning.layout import bound_s, equal_chain_count, plan_layout
+from chappe.planning.refine import refine
+from chappe.planning.topology import Link, plan_chains
 
 F = 1000.0
 
@@ -103,14 +105,14 @@ def test_close_to_brute_force(fraction: float) -> None:
         ratios.append(layout.t_target_s / best)
         assert layout.t_target_s >= bound_s(F, b0, hosts, fraction=fraction) * (1 - 1e-9)
     assert min(ratios) > 0.998, "better than brute force: the judge is wrong"
-    assert sum(ratios) / len(ratios) < 1.02
-    assert max(ratios) < 1.35
+    assert sum(ratios) / len(ratios) < 1.001
+    assert max(ratios) < 1.02
 
 
 def test_every_hop_has_a_side_that_can_dial() -> None:
     rng = random.Random(3)
-    for _ in range(200):
-        b0, hosts = random_fleet(rng, rng.randint(1, 30))
+    for _ in range(30):
+        b0, hosts = random_fleet(rng, rng.randint(1, 16))
         layout = plan_layout(F, b0, hosts)
         names = {h.name: h for h in hosts}
         placed = [name for chain in layout.chains for name in chain]
@@ -149,6 +151,35 @@ def test_demoted_workers_are_behind_all_others_and_feed_each_other() -> None:
     for chain in layout.chains:
         kinds = [name in demoted for name in chain]
         assert kinds == sorted(kinds)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_steps_make_it_better_and_keep_the_rules(seed: int) -> None:
+    rng = random.Random(seed)
+    b0, hosts = random_fleet(rng, 8)
+    hosts = [Host(h.name, h.uplink_bytes_per_s, h.downlink_bytes_per_s) for h in hosts]
+
+    def judge(chains: Sequence[Sequence[Host]]) -> tuple[float, ...]:
+        return (quantile_time(completion_times(F, b0, chains), 0.5),)
+
+    worst = [hosts[:4], hosts[4:]]
+    for keep_count in (True, False):
+        score, chains = refine(worst, judge, lambda chain: hosts[0] not in chain[1:], keep_count=keep_count)
+        assert score <= judge(worst)
+        assert sorted(h.name for chain in chains for h in chain) == sorted(h.name for h in hosts)
+        assert all(chains), "no chain is empty"
+        assert len(chains) == 2 or not keep_count
+        assert any(chain[0] is hosts[0] for chain in chains), "what is not allowed is not done"
+        assert judge(chains) == score
+    assert refine(worst, judge, lambda _: True, keep_count=True, budget=0) == (judge(worst), worst)
+
+
+def test_one_that_takes_much_more_than_it_passes_on_comes_first_for_half_of_the_fleet() -> None:
+    """Hop rates are the same: shares of B0 for everybody would give the fast downlink no more than the slow one."""
+    links = [Link("w0", "w0", 5, 28, "measured"), Link("w1", "w1", 5, 52, "measured")]
+    plan = plan_chains(60, links, payload_bytes=F, fraction=0.5)
+    assert [(p.worker_id, p.slot, p.position) for p in plan.placements] == [("w1", 0, 0), ("w0", 0, 1)]
+    assert plan_chains(60, links, payload_bytes=F).chains == 2
 
 
 def test_ten_thousand_hosts_are_planned() -> None:

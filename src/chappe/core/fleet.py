@@ -5,7 +5,7 @@
                              ├─ membership   who is there, departure ├─ placement    who stands where, who feeds whom
                              ├─ publishing   versions and phases     ├─ repair       complaints about parents
                              ├─ progress     how far each is         ├─ supersession which version a host finishes
-                             ├─ measuring    what links carry        ├─ slow         whose fault a slow hop is
+                             ├─ measuring    what links carry        ├─ slow, trial  whose fault a slow hop is
                              ├─ dialling     who can be dialled      ├─ probing      hosts without history
                              └─ assignments  desired state, derived at the end from all of it
 
@@ -59,6 +59,7 @@ from chappe.core.repair import Repair
 from chappe.core.slow import Slow
 from chappe.core.state import FleetConfig, FleetState
 from chappe.core.supersede import Supersession
+from chappe.core.trial import Trial
 
 __all__ = ["Fleet", "FleetConfig", "FleetState"]
 
@@ -76,7 +77,8 @@ class Fleet:
         self._progress = Progress(self._context, self._placement)
         self._dialling = Dialling(self._context, self._placement)
         self._demotions = Demotions(self._context)
-        self._slow = Slow(self._context, self._placement, self._demotions, self._deadlines)
+        self._trial = Trial(self._context, self._placement, self._demotions, self._deadlines)
+        self._slow = Slow(self._context, self._placement, self._trial)
         self._measuring = Measuring(self._context, self._demotions, self._slow)
         self._probing = Probing(self._context, self._measuring, self._demotions, self._deadlines)
         self._repair = Repair(self._context, self._placement, self._assignments, self._dialling)
@@ -132,6 +134,7 @@ class Fleet:
                 if publication.ended_s is not None:
                     publication.ended_s -= behind_s
         self._membership.restored()
+        self._trial.restored()
 
     def _dispatch(self, event: Event) -> None:
         match event:
@@ -216,7 +219,7 @@ class Fleet:
             if key == PROBE_KEY:
                 self._probing.look()
             elif kind == "case":
-                self._slow.review(worker_id)
+                self._trial.review(worker_id)
             elif kind == "worker" and worker is not None:
                 self._membership.review(worker)
                 self._publishing.origin_lapsed(worker)

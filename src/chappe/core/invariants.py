@@ -2,7 +2,7 @@
 
 `broken` looks at one moment, `History` at what may only grow. Both return sentences; none is the good answer.
 
-    structure   a worker stands at most once in each stripe; slots of a stripe differ
+    structure   a worker stands at most once in each stripe; slots of a stripe differ, and are no more than planned
     edges       one parent; at most one child per (object, stripe, slot), the same at both ends; no cycle
     feeding     nobody who is here and may have a place is without one; no chain starves while another has a source
     dialling    every hop has a side that can dial, where its chain has such a place
@@ -47,6 +47,9 @@ def _structure(publication: Publication) -> list[str]:
         ]
         slots = Counter(chain.slot for chain in chains)
         found += [f"v{publication.version}: {n} chains in slot {slot}" for slot, n in slots.items() if n > 1]
+        if 0 < publication.streams_max < len(chains):
+            planned = publication.streams_max
+            found.append(f"v{publication.version}: {len(chains)} chains in stripe {stripe}, {planned} are planned")
         for chain in chains:
             for i, member in enumerate(chain.members):
                 place = layout.place(stripe, member)

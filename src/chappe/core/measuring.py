@@ -29,7 +29,7 @@ from chappe.core.slow import SLOW_SHARE, HopSample, Slow
 from chappe.core.workers import Worker
 
 CLAIM_S = 5.0
-"""Two reports of one hop within this time speak of the same seconds: they are sent every 2 s."""
+"""Two reports of one hop within this time speak of the same seconds: they are sent every 2 s, or more often."""
 EXPLAINED = 0.9
 CONTRADICTED = 1.5
 SAVE_SHARE = 0.05  # a change of more than this is written down at once, any other after a minute
@@ -61,7 +61,8 @@ class Measuring:
             else:
                 self._received(worker, sample)
         if worker.role is Role.ORIGIN:
-            self._origin_sent(worker, [s for s in event.samples if s.sending])
+            newest = {s.peer: s for s in event.samples if s.sending}  # of one that has become slow there are two
+            self._origin_sent(worker, list(newest.values()))
         if len(self._sent) + len(self._got) > 8 * len(self._context.state.workers) + 64:
             self._sent = {key: claim for key, claim in self._sent.items() if self._fresh(claim)}
             self._got = {key: claim for key, claim in self._got.items() if self._fresh(claim)}
@@ -86,6 +87,8 @@ class Measuring:
         self._got[parent.worker_id, child.worker_id] = Claim(sample, self._context.now)
         claim = self._sent.get((parent.worker_id, child.worker_id))
         said = claim.sample if claim is not None and self._fresh(claim) else None
+        if said is not None and said.busy_s <= 0:
+            said = None  # it had nothing to wait for: that says nothing of the hop
         rate = sample.bytes_per_s if said is None else min(sample.bytes_per_s, said.bytes_per_s)
         streams = 1 if parent.role is Role.RELAY else self._streams(hop[0], said)
         up, down = self._up(parent, streams), self._down(child)

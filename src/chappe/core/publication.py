@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from chappe.core.blame import Case
 from chappe.core.chain import Layout
 from chappe.core.edges import EdgeBook
 from chappe.core.events import ObjectState, Topology
@@ -87,10 +88,12 @@ class Publication:
     source_failed: bool = False  # the origin is there and cannot serve this object any more
     finished: bool = False  # `until` is reached and nobody needs the origin any more
     retired: bool = False  # a newer version has taken over: nobody is served this one
+    streams_max: int = 0  # of the origin, in a stripe: the chains that were planned; 0 where each worker has its own
     members: dict[str, Member] = field(default_factory=dict)
     t_bcast: dict[str, float] = field(default_factory=dict)
     layout: Layout = field(default_factory=Layout)
     edges: EdgeBook = field(default_factory=EdgeBook)
+    cases: dict[str, Case] = field(default_factory=dict)  # open ones about slow hops, by the child that is watched
     watchers: dict[int, float] = field(default_factory=dict)  # request -> until; not kept over a restart
     _counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0])  # counted members at or above each level
     _failed: int = 0
@@ -231,9 +234,11 @@ class Publication:
             "source_failed": self.source_failed,
             "finished": self.finished,
             "retired": self.retired,
+            "streams_max": self.streams_max,
             "t_bcast": dict(self.t_bcast),
             "layout": self.layout.to_json(),
             "edges": self.edges.to_json(),
+            "cases": [case.to_json() for case in self.cases.values()],
             "members": {worker_id: _member_to_json(m) for worker_id, m in self.members.items()},
         }
 
@@ -244,6 +249,7 @@ class Publication:
             "phase": Phase(data["phase"]),
             "layout": Layout.from_json(data["layout"]),
             "edges": EdgeBook.from_json(data["edges"]),
+            "cases": {case.watched: case for case in map(Case.from_json, data.get("cases", []))},
             "members": {worker_id: _member_from_json(m) for worker_id, m in data["members"].items()},
         }
         publication = cls(**{**data, **rest})

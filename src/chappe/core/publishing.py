@@ -243,6 +243,7 @@ class Publishing:
                 chains[placement.slot].members.append(placement.worker_id)
                 member.why = placement.why
         publication.layout = Layout(chains)
+        publication.streams_max = 0 if publication.topology is Topology.STAR else plan.chains
         if links:
             publication.floor_s = broadcast_floor(
                 publication.payload_bytes,

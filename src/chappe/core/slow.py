@@ -1,58 +1,46 @@
 """Hops that stay under what they should carry, although the parent has more to give: whose fault is it?
 
-Neither end can tell: TCP shows the same to both. So the repair is the test. One case in each chain at a time:
+Neither end can tell: TCP shows the same to both. So the repair is the test, and the repair is chosen so that nobody
+waits for the verdict. One case in each chain at a time:
 
-    slow for 3 busy seconds ─┬─ the parent says the same ─────▶ UP       the child moves up, the parent to the end
-                             ├─ it says the contrary ─────────▶ WITNESS  the accuser goes to the end, the next one says
-                             ├─ one of the origin's hops ─────▶          its receiver is the limit: it goes to the end
-                             └─ the origin's only hop ────────▶ SWAP     the head goes to the end, the next head says
+    slow (`evidence`) ─┬─ one of the origin's hops ─────▶          its receiver is the limit: it goes to the end
+                       ├─ the origin's only hop ────────▶ SWAP     the head goes to the end, the next head says
+                       ├─ the parent says the contrary ─▶ WITNESS  the accuser goes to the end, the next one says
+                       ├─ another chain's tail is ahead ▶ ASIDE    the child moves behind it, the parent to the end
+                       └─ there is none ────────────────▶ UP       the child moves up, the parent to the end
 
-             watched hop is 1.3 times as fast             it is not
-    UP       the parent's uplink: demoted                 the child's downlink: it goes to the end
-    WITNESS  the accuser was wrong, or its downlink is it the parent's uplink: demoted
-    SWAP     the old head's downlink                      the origin's uplink: B0 is that
+Who stands where after ASIDE harms nobody, whichever it was: those behind the child are fed by who fed the parent, and
+both suspects are tails. A tail that is slow by itself moves alone. UP costs those behind a slow child two seconds.
 
-A case ends without a verdict when anybody in it is gone, has moved, or nothing is heard for 10 s. It is not kept over
-a restart of the coordinator: a verdict that is lost costs another test. When all hops of an origin are slow at once, it
-is the origin: nobody is moved for that.
+The verdict is `trial`'s. When all hops of an origin are slow at once, it is the origin: nobody is moved for that. When
+others are slow at the same time, it takes three times as long to open a case: it may be what they share.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 
+from chappe.core.blame import Case, Mode
 from chappe.core.chain import SOURCE, Chain, Place
 from chappe.core.context import Context
-from chappe.core.deadlines import Deadlines
-from chappe.core.demotion import Demotions
-from chappe.core.links import Estimate
+from chappe.core.evidence import CALM_SHARE, COMMON_S, SLOW_S, SLOW_SHARE, UNCLEAR_S, Evidence, Slowness
 from chappe.core.placement import Placement
 from chappe.core.publication import Publication
+from chappe.core.rates import link_of, uplink
 from chappe.core.reasons import RebuildReason
-from chappe.core.workers import Worker, chunks_held
-from chappe.units import format_rate
+from chappe.core.trial import FASTER, Trial, held
+from chappe.core.workers import Worker
 
-SLOW_SHARE = 0.6  # of the expected rate: half of it, and the noise of measuring
-SLOW_S = 3.0
-USUAL_S = 3.0  # a hop that has run for less has no usual rate yet
-FASTER = 1.3
-HEARD_S = 1.0  # of busy time: enough to call a hop faster
-NOT_FASTER_S = 3.0
-LOOK_S = 4.0  # a child that has caught up by then has nothing to measure any more
-CASE_S = 10.0
-COOL_S = 30.0  # before the same child can open another case
-COOL_WRONG_S = 300.0
+__all__ = ["SLOW_SHARE", "HopSample", "Slow"]
+
 FRESH_S = 6.0
 WORTH_S = 5.0  # a hop that is done by then is left alone
+AHEAD_S = 1.0  # of what the slow hop carries: less to give, and the parent starves
+COMMON_MIN = 2
+COMMON_FRESH_S = 3.0
+COMMON_LOOK_S = 0.25  # thousands of hops are not counted for each sample
 
 Key = tuple[str, int, str]  # object, stripe, child
-
-
-class Mode(StrEnum):
-    UP = "up"
-    WITNESS = "witness"
-    SWAP = "swap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,244 +55,154 @@ class HopSample:
     contradicted: bool  # the sender says much more
 
 
-@dataclass(slots=True)
-class Hop:
-    parent: str
-    usual: Estimate = field(default_factory=Estimate)
-    slow_s: float = 0.0
-    slow_bytes: float = 0.0
-    heard_s: float = 0.0
-    slow: bool = False
-
-
-@dataclass(slots=True)
-class Case:
-    mode: Mode
-    key: Key  # of the watched hop
-    parent: str  # whose child the watched one is now; "" for the origin
-    accused: str
-    before_bytes_per_s: float
-    since_s: float
-    slot: int
-    busy_s: float = 0.0
-    bytes: float = 0.0
-
-
 class Slow:
-    def __init__(self, context: Context, placement: Placement, demotions: Demotions, deadlines: Deadlines) -> None:
+    def __init__(self, context: Context, placement: Placement, trial: Trial) -> None:
         self._context = context
         self._placement = placement
-        self._demotions = demotions
-        self._deadlines = deadlines
-        self._hops: dict[Key, Hop] = {}
-        self._cases: dict[str, Case] = {}  # by watched child
-        self._cool: dict[str, float] = {}  # child: until when it opens no case
+        self._trial = trial
+        self._hops: dict[Key, Evidence] = {}
+        self._seen: dict[str, tuple[float, int, int]] = {}  # object: when, hops heard, slow ones
 
     # ---- seeing ----
 
     def judge(self, publication: Publication, place: Place, sample: HopSample) -> bool:
         """True when the sample must not count as evidence about links: it belongs to a case, or may open one."""
-        key = (publication.object_id, place.chain.stripe, sample.child.worker_id)
-        case = self._cases.get(sample.child.worker_id)
-        if case is not None and case.key == key:
-            self._testimony(case, publication, place, sample)
+        case = publication.cases.get(sample.child.worker_id)
+        if case is not None and case.stripe == place.chain.stripe:
+            self._trial.testimony(publication, case, place, sample.bytes_per_s, sample.busy_s)
             return True
+        key = (publication.object_id, place.chain.stripe, sample.child.worker_id)
         hop = self._hops.get(key)
         if hop is None or hop.parent != sample.parent.worker_id:
-            hop = self._hops[key] = Hop(sample.parent.worker_id)
+            hop = self._hops[key] = Evidence(sample.parent.worker_id)
             self._forget_old()
-        hop.heard_s = self._context.now
-        usual = hop.usual.bytes_per_s if hop.usual.weight_s >= USUAL_S else 0.0
-        expected = max(usual, sample.known_bytes_per_s or 0.0)
-        hop.slow = sample.bytes_per_s < SLOW_SHARE * expected
-        if not hop.slow:
-            hop.slow_s = hop.slow_bytes = 0.0
-            hop.usual.exact(sample.bytes_per_s, sample.busy_s, self._context.now)
-            return False
-        hop.slow_s += sample.busy_s
-        hop.slow_bytes += sample.bytes_per_s * sample.busy_s
-        if hop.slow_s >= SLOW_S and self._may_open(publication, place, sample):
-            before = hop.slow_bytes / hop.slow_s
-            hop.slow_s = hop.slow_bytes = 0.0
-            self._open(publication, place, sample, before)
-        return True
+        known = sample.known_bytes_per_s
+        hop.take(sample.bytes_per_s, sample.busy_s, known, sample.contradicted, self._context.now)
+        slowness = hop.slowness(known, SLOW_S) or hop.slowness(known, UNCLEAR_S)
+        if slowness is not None and self._common(publication):
+            slowness = hop.slowness(known, COMMON_S)
+        if slowness is not None and self._may_open(publication, place, sample):
+            hop.calm()
+            self._open(publication, place, sample, slowness)
+        return hop.slow
 
     def _forget_old(self) -> None:
         if len(self._hops) > 4 * len(self._context.state.workers) + 64:
             active = {p.object_id for p in self._context.active()}
             self._hops = {key: hop for key, hop in self._hops.items() if key[0] in active}
 
-    def _may_open(self, publication: Publication, place: Place, sample: HopSample) -> bool:
+    def _common(self, publication: Publication) -> bool:
+        """At least half of the other hops that carry something are slow, too."""
         now = self._context.now
-        if self._cool.get(sample.child.worker_id, 0.0) > now:
+        seen = self._seen.get(publication.object_id)
+        if seen is None or now - seen[0] > COMMON_LOOK_S:
+            heard = [
+                hop.low
+                for key, hop in self._hops.items()
+                if key[0] == publication.object_id and now - hop.heard_s <= COMMON_FRESH_S
+            ]
+            seen = (now, len(heard), heard.count(True))
+            self._seen = {publication.object_id: seen}
+        others, slow = seen[1] - 1, seen[2] - 1  # this one is among them
+        return slow >= max(COMMON_MIN, others / 2)
+
+    def _may_open(self, publication: Publication, place: Place, sample: HopSample) -> bool:
+        if not self._trial.cool(sample.child) or self._trial.held_in(publication, place.chain):
             return False
-        if any(
-            c.key[:2] == (publication.object_id, place.chain.stripe) and c.slot == place.chain.slot
-            for c in self._cases.values()
-        ):
+        lacks_s = (publication.chunks_total - held(publication, sample.child)) * self._chunk_s(publication, sample)
+        if lacks_s < WORTH_S:
             return False
-        chunk = publication.payload_bytes / max(1, publication.chunks_total)
-        lacks = publication.chunks_total - self._held(publication, sample.child)
-        if lacks * chunk < WORTH_S * sample.bytes_per_s:
-            return False
-        ahead = (
-            lacks
-            if place.position == 0
-            else lacks - (publication.chunks_total - self._held(publication, sample.parent))
-        )
-        return ahead * chunk >= sample.bytes_per_s  # a second of it: it is not the parent that starves
+        if place.position == 0:
+            return lacks_s >= AHEAD_S
+        return self._ahead_s(publication, sample.parent, sample) >= AHEAD_S
 
     @staticmethod
-    def _held(publication: Publication, worker: Worker) -> int:
-        return chunks_held(worker.holdings.get(publication.object_id), publication.chunks_total)
+    def _chunk_s(publication: Publication, sample: HopSample) -> float:
+        """What a chunk takes at the sample's rate."""
+        return publication.payload_bytes / max(1, publication.chunks_total) / max(1.0, sample.bytes_per_s)
+
+    def _ahead_s(self, publication: Publication, sender: Worker, sample: HopSample) -> float:
+        ahead = held(publication, sender) - held(publication, sample.child)
+        return ahead * self._chunk_s(publication, sample)
 
     # ---- opening ----
 
-    def _open(self, publication: Publication, place: Place, sample: HopSample, before: float) -> None:
+    def _open(self, publication: Publication, place: Place, sample: HopSample, slowness: Slowness) -> None:
         chain, child = place.chain, sample.child
-        self._cool[child.worker_id] = self._context.now + COOL_S
+        self._trial.warm(child)
         if place.position == 0:
-            self._open_at_origin(publication, place, child, before)
+            self._open_at_origin(publication, place, child, slowness)
             return
         behind = publication.layout.child(place)
-        if sample.contradicted and behind is not None:
-            self._begin(Mode.WITNESS, publication, chain, behind, sample.parent.worker_id, sample.parent, before)
+        parent = sample.parent.worker_id
+        if slowness.contradicted and behind is not None:
+            self._begin(Mode.WITNESS, publication, (chain,), behind, parent, parent, slowness)
             self._placement.move_to_end(publication, place, RebuildReason.SLOW_RECEIVER)
+            return
+        accused = Place(chain, place.position - 1)
+        aside = self._aside(publication, place, sample, slowness)
+        if aside is not None:
+            self._begin(Mode.ASIDE, publication, (chain, aside), child.worker_id, aside.members[-1], parent, slowness)
+            self._placement.move_aside(publication, place, aside, RebuildReason.SLOW_SENDER)
         else:
             above = chain.members[place.position - 2] if place.position >= 2 else SOURCE
-            self._begin(Mode.UP, publication, chain, child.worker_id, above, sample.parent, before)
-            accused = Place(chain, place.position - 1)
-            self._placement.move_to_end(publication, accused, RebuildReason.SLOW_SENDER)
+            self._begin(Mode.UP, publication, (chain,), child.worker_id, above, parent, slowness)
+        self._placement.move_to_end(publication, accused, RebuildReason.SLOW_SENDER)
 
-    def _open_at_origin(self, publication: Publication, place: Place, head: Worker, before: float) -> None:
+    def _aside(self, publication: Publication, place: Place, sample: HopSample, slowness: Slowness) -> Chain | None:
+        """Another chain whose tail can show what the child can take: it is ahead, and its links are fast enough."""
+        assumed, now = self._context.config.assumed_bytes_per_s, self._context.now
+        enough = max(CALM_SHARE * slowness.expected_bytes_per_s, FASTER * slowness.bytes_per_s)
+        best: tuple[tuple[bool, int, int], Chain] | None = None
+        for chain in publication.layout.of_stripe(place.chain.stripe):
+            if chain is place.chain or not chain.members or self._trial.held_in(publication, chain):
+                continue
+            tail = self._context.state.workers.get(chain.members[-1])
+            if tail is None or not tail.connected or not self._placement.takes(publication, chain, sample.child):
+                continue
+            if link_of(tail, assumed, now).hop_bytes_per_s < enough:
+                continue
+            if self._ahead_s(publication, tail, sample) < AHEAD_S:
+                continue
+            score = (uplink(tail, assumed, now).known is None, len(chain.members), chain.slot)
+            if best is None or score < best[0]:
+                best = (score, chain)
+        return None if best is None else best[1]
+
+    def _open_at_origin(self, publication: Publication, place: Place, head: Worker, slowness: Slowness) -> None:
         chain = place.chain
         others = [
             c for c in publication.layout.of_stripe(chain.stripe) if c.members and not c.rooted and c is not chain
         ]
         if not others:
             if len(chain.members) > 1:
-                self._begin(Mode.SWAP, publication, chain, chain.members[1], SOURCE, head, before)
+                self._begin(Mode.SWAP, publication, (chain,), chain.members[1], SOURCE, head.worker_id, slowness)
                 self._placement.move_to_end(publication, place, RebuildReason.SLOW_RECEIVER)
             return
         hops = [self._hops.get((publication.object_id, chain.stripe, c.members[0])) for c in others]
         heard = [hop for hop in hops if hop is not None and self._context.now - hop.heard_s <= FRESH_S]
         if any(not hop.slow for hop in heard):
-            self._receiver(publication, head, before)
+            self._trial.receiver(publication, head, slowness.bytes_per_s)
 
     def _begin(
         self,
         mode: Mode,
         publication: Publication,
-        chain: Chain,
+        chains: tuple[Chain, ...],
         watched: str,
         parent: str,
-        accused: Worker,
-        before: float,
+        accused: str,
+        slowness: Slowness,
     ) -> None:
-        key = (publication.object_id, chain.stripe, watched)
-        self._cases[watched] = Case(mode, key, parent, accused.worker_id, before, self._context.now, chain.slot)
-        self._deadlines.at(f"case {watched}", self._context.now + LOOK_S)
-        self._context.log(
-            "slow_hop",
-            mode.value,
-            version=publication.version,
-            accused=accused.name,
-            watched=self._context.name(watched),
-            rate=format_rate(before),
+        case = Case(
+            mode,
+            chains[0].stripe,
+            watched,
+            parent,
+            accused,
+            slowness.bytes_per_s,
+            self._context.now,
+            tuple(chain.slot for chain in chains),
+            slowness.contradicted,
         )
-
-    # ---- hearing ----
-
-    def _place(self, case: Case) -> tuple[Publication, Place] | None:
-        """Where the watched hop is; None when the case has come apart."""
-        publication = self._context.state.publications.get(case.key[0])
-        if publication is None or not publication.active:
-            return None
-        place = publication.layout.place(case.key[1], case.key[2])
-        workers = self._context.state.workers
-        watched, accused = workers.get(case.key[2]), workers.get(case.accused)
-        if place is None or watched is None or accused is None or not (watched.connected and accused.connected):
-            return None
-        above = publication.layout.ancestors(place, 1)
-        return (publication, place) if above and above[0] == case.parent else None
-
-    def _testimony(self, case: Case, publication: Publication, place: Place, sample: HopSample) -> None:
-        if self._place(case) is None:
-            self._drop(case, "somebody in it is gone or has moved")
-            return
-        case.busy_s += sample.busy_s
-        case.bytes += sample.bytes_per_s * sample.busy_s
-        mean = case.bytes / case.busy_s
-        if case.busy_s >= HEARD_S and mean >= FASTER * case.before_bytes_per_s:
-            self._verdict(case, publication, place, mean, faster=True)
-        elif case.busy_s >= NOT_FASTER_S:
-            self._verdict(case, publication, place, mean, faster=False)
-
-    def review(self, watched: str) -> None:
-        """The time of a case has come: has the child caught up, or was nothing heard?"""
-        case = self._cases.get(watched)
-        if case is None:
-            return
-        found = self._place(case)
-        if found is None:
-            self._drop(case, "somebody in it is gone or has moved")
-            return
-        publication, place = found
-        parent = self._context.state.workers.get(case.parent)
-        child = self._context.state.workers[watched]
-        if case.mode is Mode.UP and parent is not None:
-            behind = self._held(publication, parent) - self._held(publication, child)
-            if behind <= max(1, publication.chunks_total // 100):
-                self._verdict(case, publication, place, FASTER * case.before_bytes_per_s, faster=True)
-                return
-        if self._context.now - case.since_s >= CASE_S - 1e-9:
-            self._drop(case, "nothing was heard of the hop")
-        else:
-            self._deadlines.at(f"case {watched}", case.since_s + CASE_S)
-
-    def _drop(self, case: Case, why: str) -> None:
-        del self._cases[case.key[2]]
-        self._context.log("case_dropped", why, mode=case.mode.value, accused=self._context.name(case.accused))
-
-    # ---- deciding ----
-
-    def _verdict(self, case: Case, publication: Publication, place: Place, mean: float, *, faster: bool) -> None:
-        del self._cases[case.key[2]]
-        workers, now = self._context.state.workers, self._context.now
-        accused, watched = workers[case.accused], workers[case.key[2]]
-        before = case.before_bytes_per_s
-        match case.mode, faster:
-            case (Mode.UP, True) | (Mode.WITNESS, False):
-                accused.links.up.settle(before, now)
-                self._demotions.demote(accused, before)
-                for at in publication.layout.places(accused.worker_id):
-                    self._placement.move_to_end(publication, at, RebuildReason.SLOW_SENDER)
-            case (Mode.UP, False):
-                publication.members[accused.worker_id].why = f"cleared: the downlink of {watched.name} was the limit"
-                self._receiver(publication, watched, mean)
-            case (Mode.SWAP, True):
-                accused.links.down.settle(before, now)
-                self._context.persist_worker(accused)
-                self._told(accused, before)
-            case (Mode.SWAP, False):
-                origin = workers.get(publication.origin_id)
-                if origin is not None:
-                    origin.links.up.settle(mean, now)
-                    self._context.persist_worker(origin)
-                    self._context.log("slow_origin", "", version=publication.version, uplink=format_rate(mean))
-            case (Mode.WITNESS, True):
-                accuser = place.chain.members[-1]
-                self._cool[accuser] = now + COOL_WRONG_S
-                self._context.log("accuser_wrong", "", relay=accused.name, accuser=self._context.name(accuser))
-
-    def _receiver(self, publication: Publication, child: Worker, bytes_per_s: float) -> None:
-        """Its downlink is the limit, whoever sends."""
-        child.links.down.settle(bytes_per_s, self._context.now)
-        self._context.persist_worker(child)
-        self._told(child, bytes_per_s)
-        for at in publication.layout.places(child.worker_id):
-            self._placement.move_to_end(publication, at, RebuildReason.SLOW_RECEIVER)
-
-    def _told(self, worker: Worker, bytes_per_s: float) -> None:
-        reason = RebuildReason.SLOW_RECEIVER.value
-        self._context.log("slow_receiver", reason, relay=worker.name, downlink=format_rate(bytes_per_s))
+        self._trial.open(publication, case)

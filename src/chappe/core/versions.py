@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from chappe.core.effects import PublishErrorKind
 from chappe.core.events import PublishRequested, Role
-from chappe.core.placement import WAITS
+from chappe.core.feeding import WAITS
 from chappe.core.publication import ENDED, LIVE, Publication
 from chappe.core.state import FleetState
 

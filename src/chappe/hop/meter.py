@@ -25,6 +25,9 @@ DECAY_S = 5.0
 FILL_S = 0.25
 """Longer than it takes to fill the windows of a fast link, and than the 0.1 s in which a starved child is told so."""
 _QUIET_S = 3.0
+DROP_SHARE = 0.75
+"""Of what was said of a hop: less is news."""
+_SLICE_S = 0.1  # of busy time: less tells nothing of a rate
 
 
 class HopMeter:
@@ -135,23 +138,29 @@ class HopMeters:
         self.signal = signal if signal is not None else Signal()
         self._sending = sending
         self._open: dict[HopMeter, str] = {}
-        self._reported: dict[HopMeter, tuple[int, int, float]] = {}
-        self._ended: list[tuple[str, int, int, float]] = []  # not reported yet
+        self._reported: dict[HopMeter, Sums] = {}
+        self._looked: dict[HopMeter, Sums] = {}
+        self._said: dict[HopMeter, float] = {}  # the rate that was reported last
+        self._ended: list[Moved] = []  # not reported yet
+        self._before: list[Moved] = []  # what open streams moved before they became slow, not reported yet
+        self._end_unseen = False
         self._finished_bytes = 0
 
     @contextmanager
     def measure(self, peer: str, meter: HopMeter) -> Iterator[HopMeter]:
         """`meter` is that of a stream with this worker while the block runs."""
         self._open[meter] = peer
-        self._reported[meter] = (meter.bytes_total, meter.linked_bytes, meter.linked_s)
+        self._reported[meter] = self._looked[meter] = _sums(meter)
         self.signal.fire()
         try:
             yield meter
         finally:
             del self._open[meter]
             self._finished_bytes += meter.bytes_total
-            self._ended.append((peer, *self._news(meter)))
-            del self._reported[meter]
+            self._ended.append((peer, *_less(_sums(meter), self._reported[meter])))
+            del self._reported[meter], self._looked[meter]
+            self._said.pop(meter, None)
+            self._end_unseen = True
             self.signal.fire()
 
     @property
@@ -167,22 +176,56 @@ class HopMeters:
         """Goodput of all together while there was something to send; 0 when nothing flows."""
         return sum(meter.current_bytes_per_s(now) for meter in self._open)
 
-    def take_samples(self) -> list[LinkSample]:
-        """What has moved since the last call, by peer; nothing for a stream on which nothing has."""
-        news, self._ended = self._ended, []
+    def look(self) -> bool:
+        """Whether it is worth while to report often now: since the last look a stream has ended, or has become slow.
+
+        What a slow one moved before this look is reported by itself, so that the two rates are not mixed.
+        """
+        news, self._end_unseen = self._end_unseen, False
         for meter, peer in self._open.items():
-            news.append((peer, *self._news(meter)))
-            self._reported[meter] = (meter.bytes_total, meter.linked_bytes, meter.linked_s)
+            sums, looked = _sums(meter), self._looked[meter]
+            _, linked, busy_s = _less(sums, looked)
+            if busy_s < _SLICE_S:
+                continue
+            self._looked[meter] = sums
+            if linked / busy_s < DROP_SHARE * self._said.get(meter, 0.0):
+                news = True
+                self._before.append((peer, *_less(looked, self._reported[meter])))
+                self._reported[meter] = looked
+        return news
+
+    def take_samples(self) -> list[LinkSample]:
+        """What has moved since the last call, by peer; nothing for a stream on which nothing has.
+
+        Of a stream that has become slow there are two, the earlier one first.
+        """
+        before, self._before = self._before, []
+        flowed, self._ended = [entry for entry in self._ended if entry[1]], []
+        for meter, peer in self._open.items():
+            moved, linked, busy_s = _less(_sums(meter), self._reported[meter])
+            self._reported[meter] = self._looked[meter] = _sums(meter)
+            if moved:
+                flowed.append((peer, moved, linked, busy_s))
+            if busy_s > 0:
+                self._said[meter] = linked / busy_s
         sums: dict[str, tuple[int, int, float]] = {}
-        flowed = [entry for entry in news if entry[1]]
         for peer, moved, linked, busy_s in flowed:
-            before = sums.get(peer, (0, 0, 0.0))
-            sums[peer] = (before[0] + moved, before[1] + linked, before[2] + busy_s)
+            had = sums.get(peer, (0, 0, 0.0))
+            sums[peer] = (had[0] + moved, had[1] + linked, had[2] + busy_s)
+        entries = [entry for entry in before if entry[1]] + [(peer, *entry) for peer, entry in sums.items()]
         return [
             LinkSample(peer, self._sending, linked / busy_s if busy_s > 0 else 0.0, busy_s, len(flowed), moved)
-            for peer, (moved, linked, busy_s) in sums.items()
+            for peer, moved, linked, busy_s in entries
         ]
 
-    def _news(self, meter: HopMeter) -> tuple[int, int, float]:
-        moved, linked, busy_s = self._reported[meter]
-        return meter.bytes_total - moved, meter.linked_bytes - linked, meter.linked_s - busy_s
+
+Moved = tuple[str, int, int, float]  # peer, bytes, those at the link's pace, seconds of that
+Sums = tuple[int, int, float]
+
+
+def _sums(meter: HopMeter) -> Sums:
+    return meter.bytes_total, meter.linked_bytes, meter.linked_s
+
+
+def _less(now: Sums, before: Sums) -> Sums:
+    return now[0] - before[0], now[1] - before[1], now[2] - before[2]

@@ -4,7 +4,7 @@ What a worker passes on is at most min(uplink, downlink), and everything behind 
 chain the able come first, and over all chains the n least able are the tails: with n chains the broadcast runs at the
 ability of the (n+1)-least able worker or at B0/n, whichever is less. Fewer chains give each more of B0, more chains let
 more weak workers be tails; which n is best is found by trying, with the fluid model as the judge: T at the target
-fraction first, T(1.0) second, the mean third.
+fraction first, T(1.0) second, the mean third. What is found is refined by small steps in fleets that are not large.
 
 Demoted workers (not trusted at speed) are placed behind all others, whatever their links: more of them than chains form
 the ends and feed each other. Two workers that cannot be dialled are never neighbours, and one only heads a chain of an
@@ -13,6 +13,7 @@ origin that can be dialled: every hop has one side that can dial.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -20,12 +21,15 @@ from dataclasses import dataclass
 
 from chappe.planning.errors import positive
 from chappe.planning.fluid import Host, completion_times, quantile_time
+from chappe.planning.refine import BUDGET, REFINED_MAX, refine
 
 HYSTERESIS = 1.05
 """floor(1.05 * B0/Bw): a link measured a few percent low must not cost a chain."""
 CANDIDATES_MAX = 48
 SMALL_FLEET = 12
 """Up to here every split into able and slow is tried."""
+STARTS = 3
+"""The best layouts with different numbers of chains are refined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,22 +141,52 @@ def plan_layout(
     if not hosts:
         return Layout((), 0.0, 0.0)
     ranked = _ranked(hosts, demoted)
+    restricted = counts is not None
     counts = _chain_counts(hosts, b0_bytes_per_s) if counts is None else counts
-    best: tuple[tuple[int, float, float, float], Layout] | None = None
     needed = max(1, math.ceil(fraction * len(hosts) - 1e-9))
-    tried = _arrangements(ranked, counts, needed, demoted, origin_dialable=origin_dialable)
-    for dealt, unplaced in tried:
-        chains = [chain for chain in dealt if chain]
+
+    def judge(chains: Sequence[Sequence[Host]]) -> tuple[float, ...]:
         times = completion_times(payload_bytes, b0_bytes_per_s, chains, fill_s=fill_s)
         flat = [t for row in times for t in row]
         target, whole = quantile_time(times, fraction), max(flat, default=math.inf)
         # Compare in steps of 0.1 %: what the model cannot tell apart is decided by the next criterion.
-        score = (len(unplaced), _coarse(target), _coarse(whole), math.fsum(flat))
-        if best is None or score < best[0]:
-            names = tuple(tuple(h.name for h in chain) for chain in chains)
-            best = (score, Layout(names, target, whole, tuple(h.name for h in unplaced)))
-    assert best is not None
-    return best[1]
+        return _coarse(target), _coarse(whole), math.fsum(flat)
+
+    def allowed(chain: Sequence[Host]) -> bool:
+        if chain and not (chain[0].dialable or origin_dialable):
+            return False
+        if any(not (a.dialable or b.dialable) for a, b in itertools.pairwise(chain)):
+            return False
+        return not any(a.name in demoted and b.name not in demoted for a, b in itertools.pairwise(chain))
+
+    best: dict[int, Found] = {}  # by number of chains
+    for dealt, unplaced in _arrangements(ranked, counts, needed, demoted, origin_dialable=origin_dialable):
+        chains = [chain for chain in dealt if chain]
+        found = Found((len(unplaced), *judge(chains)), chains, unplaced)
+        if len(chains) not in best or found.score < best[len(chains)].score:
+            best[len(chains)] = found
+    candidates = sorted(best.values(), key=lambda f: f.score)
+    chosen = candidates[0]
+    if len(hosts) <= REFINED_MAX and not chosen.unplaced:
+        starts = [f for f in candidates if not f.unplaced][:STARTS]
+        for start in starts:
+            score, chains = refine(start.chains, judge, allowed, keep_count=restricted, budget=BUDGET // len(starts))
+            if (0, *score) < chosen.score:
+                chosen = Found((0, *score), chains, [])
+    times = completion_times(payload_bytes, b0_bytes_per_s, chosen.chains, fill_s=fill_s)
+    return Layout(
+        tuple(tuple(h.name for h in chain) for chain in chosen.chains),
+        quantile_time(times, fraction),
+        max((t for row in times for t in row), default=math.inf),
+        tuple(h.name for h in chosen.unplaced),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    score: tuple[float, ...]
+    chains: list[list[Host]]
+    unplaced: list[Host]
 
 
 def _coarse(seconds: float) -> float:

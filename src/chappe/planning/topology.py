@@ -10,7 +10,8 @@ ranked by hop rate times success rate, demoted ones last.
                    able stand last, where nobody waits behind them
     unequal links  the layout that `planning.layout` finds best for T at the target fraction, then for the rest
 
-Links are equal when no hop rate differs from Bw by more than 10 %, none is demoted, and everybody can be dialled.
+Links are equal when no hop rate differs from Bw by more than 10 %, none is demoted, and everybody can be dialled; for a
+target below everybody downlinks are about the same, too.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def plan_chains(
         return Plan(max(1, chains), 0.0, (), "no workers yet")
     ranked = rank(links)
     rate = worker_rate(links)
-    if _equal(links, rate):
+    if _equal(links, rate, fraction):
         count, why = _equal_count(origin_bytes_per_s, rate, len(links), chains, previous)
         dealt: list[list[Link]] = [ranked[slot::count] for slot in range(count)]
         return Plan(count, rate, _placements(ranked, dealt), why)
@@ -135,10 +136,15 @@ def plan_chains(
     return Plan(len(dealt), rate, _placements(ranked, dealt, set(layout.unplaced)), why)
 
 
-def _equal(links: Sequence[Link], rate: float) -> bool:
-    return all(
+def _equal(links: Sequence[Link], rate: float, fraction: float) -> bool:
+    if not all(
         k.dialable and not k.demoted and abs(k.hop_bytes_per_s - rate) <= EQUAL_WITHIN * rate + 1e-9 for k in links
-    )
+    ):
+        return False
+    if fraction >= 1:
+        return True
+    downlinks = [k.downlink_bytes_per_s for k in links]  # who is needed first may take more than it passes on
+    return max(downlinks) <= (1 + 2 * EQUAL_WITHIN) * min(downlinks)
 
 
 def _equal_count(

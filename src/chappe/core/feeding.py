@@ -1,0 +1,124 @@
+"""Who feeds a chain, and giving every chain a source again where there is one.
+
+fed     not rooted and the origin is there, or rooted and its head holds the whole object
+re-root a chain without a source is turned so that a member that holds everything is its head; a chain without
+        such a member is hung behind one that has; when nobody holds everything, edges stay and it waits
+"""
+
+from __future__ import annotations
+
+from chappe.core.bridging import mend
+from chappe.core.chain import Chain, Layout
+from chappe.core.context import Context
+from chappe.core.publication import Phase, Publication
+from chappe.core.reasons import RebuildReason
+
+WAITS = "waits for its publisher: no relay that is here holds the whole object"
+
+
+class Feeding:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def origin_usable(self, publication: Publication) -> bool:
+        return not publication.origin_out and publication.origin_id in self._context.state.workers
+
+    def holds_all(self, publication: Publication, worker_id: str) -> bool:
+        worker = self._context.state.workers.get(worker_id)
+        return worker is not None and worker.holds_all(publication.object_id)
+
+    def fed(self, publication: Publication, chain: Chain) -> bool:
+        if chain.rooted:
+            return bool(chain.members) and (
+                self.holds_all(publication, chain.members[0]) or self._absent(chain.members[0])
+            )
+        return self.origin_usable(publication)
+
+    def _absent(self, worker_id: str) -> bool:
+        """Its stream is gone and its place is not: it may be back within its grace with all that it held."""
+        worker = self._context.state.workers.get(worker_id)
+        return worker is not None and not worker.connected
+
+    def can_do_without_origin(self, publication: Publication) -> bool:
+        """Every living chain holds the whole object in one member, or has nobody left that lacks anything."""
+        return all(
+            any(self.holds_all(publication, m) for m in chain.members)
+            or all(publication.members[m].level > 0 for m in chain.members)
+            for chain in publication.layout.chains
+        )
+
+    # ---- healing ----
+
+    def heal(self, publication: Publication) -> None:
+        """Give every chain a source again where there is one."""
+        layout = publication.layout
+        near: set[str] = set()
+        for chain in layout.chains:
+            if chain.rooted and not self.fed(publication, chain):
+                chain.rooted = False
+                near |= self._head_changed(layout, chain)
+        if not self.origin_usable(publication):
+            near |= self._reroot(publication)
+        if self._context.undialable:
+            near |= self._bridge(publication)
+        waits = any(c.members and not self.fed(publication, c) for c in layout.chains)
+        if waits and publication.phase is Phase.OPEN and publication.reason != WAITS:
+            publication.reason = WAITS
+            self._context.log("waits_for_publisher", RebuildReason.ORIGIN_LOST.value, version=publication.version)
+            self._context.update(publication)
+        elif not waits and publication.reason == WAITS:
+            publication.reason = ""
+            self._context.update(publication)
+        if near:
+            self._context.touch(publication, near)
+
+    def _bridge(self, publication: Publication) -> set[str]:
+        near, moved = mend(
+            publication.layout,
+            self._context.undialable,
+            source_dialable=publication.origin_id not in self._context.undialable,
+            usable=lambda chain: self.fed(publication, chain) and bool(chain.members),
+        )
+        reason = RebuildReason.UNDIALABLE.value
+        for worker_id in moved:
+            place = publication.layout.places(worker_id)[0]
+            above = publication.layout.ancestors(place, 1)
+            parent = self._context.name((above[0] if above else "") or publication.origin_id)
+            publication.members[worker_id].why = f"cannot be dialled: behind {parent}, which can"
+            self._context.count("segment_rebuilds_total", reason=reason)
+            self._context.log(
+                "bridged", reason, version=publication.version, relay=self._context.name(worker_id), parent=parent
+            )
+        return near
+
+    @staticmethod
+    def _head_changed(layout: Layout, chain: Chain) -> set[str]:
+        return layout.near(chain.members[0]) if chain.members else set()
+
+    def _reroot(self, publication: Publication) -> set[str]:
+        layout = publication.layout
+        near: set[str] = set()
+        for chain in layout.chains:
+            if not chain.members or chain.rooted:
+                continue
+            head = next((m for m in chain.members if self.holds_all(publication, m)), None)
+            if head is not None:
+                chain.rooted = True
+                if head != chain.members[0]:  # a head that holds everything has long been its chain's source
+                    self._log_reroot(publication, chain, head)
+                near |= layout.rotate(chain, head)
+        for chain in layout.chains:
+            if not chain.members or chain.rooted:
+                continue
+            onto = layout.shortest(chain.stripe, lambda c: c.rooted)
+            if onto is not None:
+                self._log_reroot(publication, chain, onto.members[-1])
+                near |= layout.join(onto, chain)
+        return near
+
+    def _log_reroot(self, publication: Publication, chain: Chain, source: str) -> None:
+        reason = RebuildReason.ORIGIN_LOST.value
+        self._context.count("segment_rebuilds_total", reason=reason)
+        self._context.log(
+            "rerooted", reason, version=publication.version, chain=chain.slot, source=self._context.name(source)
+        )
