@@ -134,7 +134,7 @@ def test_topology_of_three_payloads(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     shown = text(capsys, "topology", *sizes, *density, *LINKS[2:])
     assert "delta, 113 MB" in shown
-    assert "3936 s (1 h 06 min)" in shown
+    assert "3936 s" in shown
 
 
 def test_topology_of_unequal_hosts(capsys: pytest.CaptureFixture[str]) -> None:

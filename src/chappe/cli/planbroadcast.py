@@ -157,7 +157,13 @@ def reached(t_bcast_s: float, fraction: float, fleet: Fleet) -> float:
 
 def seconds(value: float) -> str:
     """`1563 s (26 min 03 s)`: the figure that goes into the formulas, and one for people."""
+    if not math.isfinite(value) or abs(value) < 120:
+        return figure_s(value)
+    return f"{figure_s(value)} ({'-' if value < 0 else ''}{format_duration(abs(value))})"
+
+
+def figure_s(value: float) -> str:
+    """`1563 s`, for tables; `never` for what does not happen."""
     if not math.isfinite(value):
         return "never"
-    figure = f"{value:.4g} s" if abs(value) < 1000 else f"{value:.0f} s"
-    return figure if abs(value) < 120 else f"{figure} ({'-' if value < 0 else ''}{format_duration(abs(value))})"
+    return f"{value:.4g} s" if abs(value) < 1000 else f"{value:.0f} s"

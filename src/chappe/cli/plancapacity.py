@@ -125,7 +125,7 @@ def capacity(
 ) -> int:
     """Say how much rollout throughput a run needs so that the learner never waits, and how many workers that is.
 
-    Exit code 1: the broadcast takes the whole period, or the pool is too slow; the remedy is on stderr.
+    Exit code 1: the broadcast takes the whole period; the remedy is on stderr.
     """
     return answer(output, lambda scenario: _capacity(payload, links, period, pool, living, scenario))
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from rich.table import Table
 
-from chappe.cli.planbroadcast import Broadcast, Payload, forecast, kappa_of_period, seconds, sent
+from chappe.cli.planbroadcast import Broadcast, Payload, figure_s, forecast, kappa_of_period, seconds, sent
 from chappe.cli.plancapacity import NO_LINKS, NO_PAYLOAD, NO_PERIOD, NO_POOL, Loop
 from chappe.cli.plancost import NO_EGRESS, publication_period_s
 from chappe.cli.planfleet import Fleet, fleet_of
@@ -236,7 +236,7 @@ def _table(ways: dict[str, Way]) -> Table:
     columns += ["with workers, an hour"] if priced else []
     rows = []
     for name, way in ways.items():
-        row = [_LABELS[name], *(seconds(way.t_bcast_s[q]) for q in fractions)]
+        row = [_LABELS[name], *(figure_s(way.t_bcast_s[q]) for q in fractions)]
         row += [f"{way.per_publication:.2f}", f"{way.per_hour:.2f}"]
         row += [] if not loop else ["infeasible" if way.workers == math.inf else f"{way.workers}"]
         row += [] if not priced else ["" if way.workers == math.inf else f"{way.whole_per_hour:.2f}"]

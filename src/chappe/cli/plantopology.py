@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from chappe.cli.planbroadcast import Payload, forecast, payloads_of, seconds
+from chappe.cli.planbroadcast import Payload, figure_s, forecast, payloads_of
 from chappe.cli.plancapacity import NO_LINKS, NO_PAYLOAD
 from chappe.cli.planfleet import Fleet, fleet_of, living_fleet
 from chappe.cli.plankeys import LinkKeys, PayloadKeys, Scenario
@@ -20,7 +20,7 @@ from chappe.planning.broadcast import (
     star_unlimited_s,
 )
 from chappe.planning.forecast import ChainForecast, physical_bound_s, star_forecast
-from chappe.units import format_duration, format_rate, format_size
+from chappe.units import format_rate, format_size
 
 FRACTIONS = (0.5, 0.9, 1.0)
 CHAINS_SHOWN_MAX = 64
@@ -136,7 +136,7 @@ def _times_table(payload: Payload, times: dict[str, dict[str, float]]) -> Any:
     return grid(
         (f"{payload.kind}, {format_size(payload.size_bytes)}", *(f"T({q})" for q in fractions), "T(1.0)/floor"),
         (
-            (LABELS[name], *(seconds(row[q]) for q in fractions), f"{row['1.0'] / whole:.3f}")
+            (LABELS[name], *(figure_s(row[q]) for q in fractions), f"{row['1.0'] / whole:.3f}")
             for name, row in times.items()
         ),
     )
@@ -155,7 +155,7 @@ def _layout_table(layout: ChainForecast, fleet: Fleet) -> Any:
                     name + ("" if link.dialable else " (NAT)") + (" (demoted)" if link.demoted else ""),
                     format_rate(link.downlink_bytes_per_s),
                     format_rate(link.uplink_bytes_per_s),
-                    format_duration(time_s) if time_s < float("inf") else "never",
+                    figure_s(time_s),
                 )
             )
     table = grid(("chain.position", "worker", "down", "up", "has everything after"), rows)
