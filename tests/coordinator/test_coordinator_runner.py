@@ -24,15 +24,18 @@ class ScriptedMachine:
 
     script: Callable[[Event], list[Effect]]
     seen: list[tuple[Event, float]] = field(default_factory=list)
+    documents: list[str] = field(default_factory=list)  # whose were made
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         self.seen.append((event, now))
         return self.script(event)
 
     def worker_document(self, worker_id: str) -> Json | None:
+        self.documents.append(worker_id)
         return None if worker_id == "gone" else {"after": len(self.seen)}
 
     def publication_document(self, object_id: str) -> Json | None:
+        self.documents.append(object_id)
         return {"object": object_id}
 
 
@@ -119,6 +122,19 @@ async def test_nothing_is_said_before_it_is_written_and_the_order_is_kept(rig: R
     assert [(b.workers, b.epoch_reserved) for b in rig.disk.batches] == [({"w": {"after": 1}}, 100)]
     assert rig.disk.batches[0].clock is not None
     assert rig.disk.batches[0].clock["saved_s"] == 5.0
+
+
+async def test_a_document_is_made_once_for_a_transaction(rig: Rig) -> None:
+    rig.machine.script = lambda _event: [fx.PersistWorker("w"), fx.PersistPublication("o")]
+    rig.runner.post(event(1))
+    await started(rig.disk)
+    rig.machine.documents.clear()
+    for session in range(2, 50):
+        rig.runner.post(event(session))
+    rig.disk.may_go.set()
+    await rig.runner.submit(event(50))
+    assert len(rig.disk.batches) == 2
+    assert rig.machine.documents == ["w", "o"]
 
 
 async def test_events_during_a_write_share_the_next_transaction(rig: Rig) -> None:

@@ -153,9 +153,11 @@ class Runner:
 
     def _batch(self, entries: Sequence[_Entry]) -> Batch:
         """The state now, in all that these entries changed: nothing has been handled that is not among them."""
+        workers = dict.fromkeys(key for entry in entries for key in entry.workers)
+        publications = dict.fromkeys(key for entry in entries for key in entry.publications)
         return Batch(
-            {key: self._machine.worker_document(key) for entry in entries for key in entry.workers},
-            {key: self._machine.publication_document(key) for entry in entries for key in entry.publications},
+            {key: self._machine.worker_document(key) for key in workers},
+            {key: self._machine.publication_document(key) for key in publications},
             max((entry.epoch_reserved or 0 for entry in entries), default=0) or None,
             self._clock.mark(),
         )
