@@ -102,7 +102,7 @@ def test_clean_removes_what_a_crashed_run_left() -> None:
     left = crashed.stdout.strip()
     assert left in list(leftovers())
     assert left in clean()
-    assert list(leftovers()) == []
+    assert left not in list(leftovers())  # of others, which may run beside it, nothing is said
 
 
 def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
