@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from pydantic import field_validator
+from pydantic import Field, field_validator
 from rich.console import Console
 from rich.table import Table
 
@@ -60,7 +60,7 @@ class PeersSettings(Settings):
     """The payload."""
     mtu: int = 1500
     """Of every link; 9000 shows what is left without the headers' share."""
-    repeats: int = 3
+    repeats: Annotated[int, Field(ge=1)] = 3
     """Rounds over all systems, each with its own floor."""
     short: Annotated[bool, Parameter(negative="")] = False
     """One round of a quarter of the payload."""
@@ -101,14 +101,15 @@ async def _measure(settings: PeersSettings, json: bool) -> int:
     parameters = settings.model_dump(mode="json", exclude={"output", "add", "only", "repeats", "short"})
     parameters |= {"chains": course.chains}
     earlier = [Outcome.from_json(run) for run in (earlier_runs(output, parameters) if settings.add else [])]
-    outcomes = await rounds(course, systems, settings.size, settings.repeats)
-    first = 1 + max((int(outcome.detail["round"]) for outcome in earlier), default=-1)
-    for outcome in outcomes:
-        outcome.detail |= {"round": first + int(outcome.detail["round"]), "commit": commit()}
-    outcomes = earlier + outcomes
-    rows = summary(outcomes, course.chains)
-    runs = [outcome.to_json() for outcome in outcomes]
-    write_results(output, "peers", parameters, runs, summary=rows, skipped=skipped)
+    outcomes = earlier
+    for _ in range(settings.repeats):  # written after each: a round that is interrupted costs no other
+        number = 1 + max((int(outcome.detail["round"]) for outcome in outcomes), default=-1)
+        for outcome in await rounds(course, systems, settings.size, 1):
+            outcome.detail |= {"round": number, "commit": commit()}
+            outcomes.append(outcome)
+        rows = summary(outcomes, course.chains)
+        runs = [outcome.to_json() for outcome in outcomes]
+        write_results(output, "peers", parameters, runs, summary=rows, skipped=skipped)
     if json:
         print(output)
     else:

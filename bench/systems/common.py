@@ -149,9 +149,10 @@ def program(name: str) -> str:
 class Helper:
     """A process in a host's namespace, and the lines that it writes."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path, stdin: int | None) -> None:
+        """`stdin` is the writing end of its stdin, which this object owns; None where it has none."""
         self.name = name
-        self._process, self._log = process, log
+        self._process, self._log, self._stdin = process, log, stdin
 
     async def line(self, word: str) -> list[str]:
         """The words after `word` on the first line that begins with it. Raises PeerError when it ends before."""
@@ -165,8 +166,8 @@ class Helper:
         raise PeerError(f"{self.name} did not get to {word!r}:\n{self._log.read_text(errors='replace')[-400:]}")
 
     def tell(self, text: str = "go") -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(text.encode() + b"\n")
+        assert self._stdin is not None
+        os.write(self._stdin, text.encode() + b"\n")
 
     async def done_s(self) -> float:
         """When it had everything, on CLOCK_MONOTONIC."""
@@ -174,8 +175,7 @@ class Helper:
 
     async def finish(self) -> None:
         """Close its stdin and wait for its end."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self.close()
         async with asyncio.timeout(START_TIMEOUT_S):
             await self._process.wait()
 
@@ -185,7 +185,15 @@ class Helper:
         async with asyncio.timeout(START_TIMEOUT_S):
             await self._process.wait()
 
+    def close(self) -> None:
+        """End its stdin."""
+        if self._stdin is not None:
+            os.close(self._stdin)
+            self._stdin = None
+
     async def wait(self) -> None:
+        """Wait for its end."""
+        self.close()
         await self._process.wait()
 
 
@@ -224,24 +232,37 @@ class Field:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    async def start(self, host: str, *command: str) -> Helper:
-        """Start a program on a host; its stderr goes to a file in the host's folder."""
+    async def start(self, host: str, *command: str, told: bool = False) -> Helper:
+        """Start a program on a host; its stderr goes to a file in the host's folder.
+
+        `told` programs read their stdin, a plain pipe. Others get none: uvloop's pipes are sockets, and with a socket
+        there rsync thinks that inetd has started it.
+        """
         log = self.folder(host) / f"stderr-{len(self._helpers)}.log"
-        with log.open("wb") as stderr:
-            process = await asyncio.create_subprocess_exec(
-                *(program("ip"), "netns", "exec", self.network.namespace(host), *command),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=stderr,
-                start_new_session=True,
-            )
-        helper = Helper(f"{Path(command[0]).name} on {host}", process, log)
+        reading, writing = os.pipe() if told else (asyncio.subprocess.DEVNULL, None)
+        try:
+            with log.open("wb") as stderr:
+                process = await asyncio.create_subprocess_exec(
+                    *(program("ip"), "netns", "exec", self.network.namespace(host), *command),
+                    stdin=reading,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=stderr,
+                    start_new_session=True,
+                )
+        except BaseException:
+            if writing is not None:
+                os.close(writing)
+            raise
+        finally:
+            if told:
+                os.close(reading)
+        helper = Helper(f"{Path(command[0]).name} on {host}", process, log, writing)
         self._helpers.append(helper)
         return helper
 
     async def start_python(self, host: str, module: str, *arguments: str) -> Helper:
         """`python -m module` on a host, when it has said `ready`."""
-        helper = await self.start(host, sys.executable, "-m", module, *arguments)
+        helper = await self.start(host, sys.executable, "-m", module, *arguments, told=True)
         async with asyncio.timeout(START_TIMEOUT_S):
             await helper.line("ready")
         return helper
@@ -249,7 +270,7 @@ class Field:
     async def start_timed(self, host: str) -> Helper:
         """A launcher that is told a command, runs it, and says when it ended."""
         launcher = Path(__file__).with_name("launcher.py")
-        helper = await self.start(host, sys.executable, "-I", "-S", str(launcher))
+        helper = await self.start(host, sys.executable, "-I", "-S", str(launcher), told=True)
         async with asyncio.timeout(START_TIMEOUT_S):
             await helper.line("ready")
         return helper

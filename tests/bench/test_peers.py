@@ -15,6 +15,7 @@ import pytest
 from bench import chainstar, peers, unequal
 from bench.__main__ import main
 from bench.links import unavailable_reason
+from bench.results import read_results
 from bench.systems.common import Course, Outcome, Payload, identical_copies, times_of
 from bench.systems.rounds import rounds
 from bench.systems.torrent import bencode, make_torrent, tracker_answer
@@ -194,3 +195,22 @@ async def test_every_system_brings_the_file_to_everybody(key: str) -> None:
     assert result.source_wire_bytes is not None
     assert result.source_wire_bytes > 1 << 20
     assert result.relay_cpu_s_per_gb is not None
+
+
+@pytest.mark.shaped
+@needs_links
+@pytest.mark.timeout(300)
+def test_the_command_leaves_json_and_adds_to_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    links = ("--workers", "2", "--b0", "80mbit", "--bw", "40mbit", "--size", "1MiB", "--repeats", "1")
+    wanted = [key for key in ("bare-sockets", "rsync-tree", "http-star") if peers.BY_KEY[key].missing() is None]
+    only = [word for key in wanted for word in ("--only", key)]
+    for _ in range(2):
+        with pytest.raises(SystemExit) as end:
+            main(["peers", *links, *only, "--add", "--output", str(tmp_path / "peers.json")])
+        assert end.value.code == 0
+    assert "all identical" in capsys.readouterr().out
+    report = read_results(tmp_path / "peers.json")
+    assert [row["system"] for row in report["summary"]] == ["floor", *wanted]
+    assert {row["runs"] for row in report["summary"]} == {2}
+    assert {run["detail"]["round"] for run in report["runs"]} == {0, 1}
+    assert not report["skipped"]
