@@ -73,7 +73,7 @@ async def test_nobody_waits_for_it(stack: AsyncExitStack, monkeypatch: pytest.Mo
     origin, _, relay = await pair(stack)
     end = await push_to(origin, relay)
     assert end.reason == EndReason.END_REASON_UNKNOWN_OBJECT
-    assert "nothing was wanted from this parent" in end.detail
+    assert "nothing is wanted from this parent" in end.detail
     assert origin.guard.children() == []
 
 
@@ -114,6 +114,15 @@ async def test_a_parked_call_that_is_stale_when_it_is_wanted_is_refused(stack: A
     assert "the token's epoch is 1, the edge's 2" in (await stale).detail
     assert (await push_to(origin, relay, epoch=2)).reason == EndReason.END_REASON_COMPLETE
     assert (await received).reason is None
+
+
+async def test_who_stops_lets_go_of_parked_calls_and_parks_no_more(stack: AsyncExitStack) -> None:
+    origin, _, relay = await pair(stack)
+    pushed = asyncio.ensure_future(push_to(origin, relay))
+    await parked(relay)
+    relay.service.leave()
+    assert (await pushed).reason == EndReason.END_REASON_UNKNOWN_OBJECT
+    assert (await push_to(origin, relay)).reason == EndReason.END_REASON_UNKNOWN_OBJECT
 
 
 async def test_a_call_for_somebody_else_is_not_parked(stack: AsyncExitStack) -> None:

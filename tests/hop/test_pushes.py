@@ -89,7 +89,7 @@ async def test_a_child_that_wants_nothing_is_called_again(
     source.release()
     parent, child = await start_parent(stack, source), await start_node(stack, "r1")
     parent.pushes.assign([edge_to(child)])
-    assert "nothing was wanted" in (await parent.ended(EndReason.END_REASON_UNKNOWN_OBJECT)).detail
+    assert "nothing is wanted" in (await parent.ended(EndReason.END_REASON_UNKNOWN_OBJECT)).detail
     received = receive(child)
     await parent.ended(EndReason.END_REASON_COMPLETE)
     assert (await received).reason is None

@@ -128,6 +128,7 @@ class PushInbox:
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._parked: dict[tuple[str, int, str], object] = {}  # the newest call of each parent
         self._changed = Signal()  # fires when somebody begins to wait, and when a parent calls
+        self._leaving = False
 
     async def receive(
         self, edge: ExpectedPush, request: Callable[[], FetchRequest], receiver: Callable[[FetchRequest], Receiver]
@@ -151,6 +152,11 @@ class PushInbox:
             if waiting.stream is not None:
                 waiting.stream.cancel()
 
+    def leave(self) -> None:
+        """This node stops: let go of the calls that are parked, and park no more."""
+        self._leaving = True
+        self._changed.fire()
+
     async def serve(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """One Push call."""
         try:
@@ -160,7 +166,7 @@ class PushInbox:
         except PeerError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         if waiting is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"nothing was wanted from this parent for {PARK_S:g} s")
+            await context.abort(grpc.StatusCode.NOT_FOUND, "nothing is wanted from this parent now")
             raise AssertionError  # abort always raises
         if waiting.stream is not None:
             waiting.stream.cancel()  # the same parent calls again: its old stream is dead
@@ -182,17 +188,17 @@ class PushInbox:
         return claims
 
     async def _park(self, hello: PushHello, claims: EdgeClaims, name: str | None) -> _Waiting | None:
-        """Until this node waits for something of this object and stripe. None when it does not for PARK_S, or when
-        the parent has called again."""
+        """Until this node waits for something of this object and stripe. None when it does not for PARK_S, when the
+        parent has called again, and when this node stops."""
         call, key = object(), (hello.object_id, hello.stripe, claims.parent)
         self._parked[key] = call
         self._changed.fire()
         try:
             async with asyncio.timeout(PARK_S):
                 while (waiting := self._waiting.get((hello.object_id, hello.stripe))) is None:
-                    await self._changed.wait(self._changed.count)
-                    if self._parked.get(key) is not call:
+                    if self._leaving or self._parked.get(key) is not call:
                         return None
+                    await self._changed.wait(self._changed.count)
         except TimeoutError:
             return None
         finally:

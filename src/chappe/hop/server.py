@@ -73,6 +73,8 @@ class RelayService:
         """Tell all children, and who comes from now on, that this node stops."""
         self._leaving = True
         self._guard.end_all(EndReason.END_REASON_LEAVING)
+        if self._inbox is not None:
+            self._inbox.leave()
 
     async def _fetch(self, request: FetchRequest, context: Context) -> None:
         if request.protocol_version != PROTOCOL_VERSION:
