@@ -27,11 +27,14 @@ SERVE_MAX_S = 24 * 3600.0
 class Demotions:
     def __init__(self, context: Context) -> None:
         self._context = context
+        self.news = False
+        """Somebody has been demoted, and may be measured once the fleet is idle."""
 
     def demote(self, worker: Worker, bytes_per_s: float) -> None:
         """Its uplink carried no more than this."""
         times = 1 if worker.demotion is None else worker.demotion.times + (not worker.demotion.active)
         worker.demotion = Demotion(self._context.now, times)
+        self.news = True
         self._context.persist_worker(worker)
         self._context.count("relay_demotions_total")
         reason = DemotionReason.SLOW_SENDER.value

@@ -37,10 +37,11 @@ class Departure:
         self._repair = repair
         self._deadlines = deadlines
         self._leaving: dict[str, Leaving] = {}
+        self._waits_for: dict[str, set[str]] = {}  # by child: who leaves when it has moved
 
     def stays(self, worker: Worker) -> None:
         """It has joined anew: with its old place its children have moved, too."""
-        leaving = self._leaving.pop(worker.worker_id, None)
+        leaving = self._gone(worker.worker_id)
         for request in leaving.requests if leaving is not None else ():
             self._context.send(RequestDone(request))
         if worker.drained:  # the same process: it was away when it was let go
@@ -76,22 +77,40 @@ class Departure:
         until_s = self._context.now + self._context.config.drain_s
         leaving = self._leaving.setdefault(worker.worker_id, Leaving(until_s, set()))
         leaving.pending |= moved
+        for _, _, child in moved:
+            self._waits_for.setdefault(child, set()).add(worker.worker_id)
         if request is not None:
             leaving.requests.append(request)
         self._deadlines.at(f"leave {worker.worker_id}", leaving.until_s)
 
-    def release(self) -> None:
-        """Let go whose children have moved; called at the end of every event."""
-        for worker_id, leaving in list(self._leaving.items()):
-            waiting = any(self._still_fed_by(worker_id, *key) for key in leaving.pending)
-            if waiting and self._context.now < leaving.until_s:
-                continue
-            del self._leaving[worker_id]
-            worker = self._context.state.workers.get(worker_id)
-            if worker is not None and worker.session is not None:
-                self._context.send(Release(worker_id, worker.session))
-            for request in leaving.requests:
-                self._context.send(RequestDone(request))
+    def release(self, worker_id: str = "") -> None:
+        """Let go whose children have moved. Called at the end of every event, with whom it was about: only who leaves,
+        or waits for that one, is looked at. Without: all are, as the time for some has come."""
+        if not self._leaving:
+            return
+        about = self._waits_for.get(worker_id, set()) | {worker_id} if worker_id else self._leaving.keys()
+        for leaver in [w for w in self._leaving if w in about]:
+            self._release(leaver, self._leaving[leaver])
+
+    def _release(self, worker_id: str, leaving: Leaving) -> None:
+        waiting = any(self._still_fed_by(worker_id, *key) for key in leaving.pending)
+        if waiting and self._context.now < leaving.until_s:
+            return
+        self._gone(worker_id)
+        worker = self._context.state.workers.get(worker_id)
+        if worker is not None and worker.session is not None:
+            self._context.send(Release(worker_id, worker.session))
+        for request in leaving.requests:
+            self._context.send(RequestDone(request))
+
+    def _gone(self, worker_id: str) -> Leaving | None:
+        leaving = self._leaving.pop(worker_id, None)
+        for _, _, child in leaving.pending if leaving is not None else ():
+            waits = self._waits_for.get(child, set())
+            waits.discard(worker_id)
+            if not waits:
+                self._waits_for.pop(child, None)
+        return leaving
 
     def _still_fed_by(self, parent_id: str, object_id: str, stripe: int, child_id: str) -> bool:
         child = self._context.state.workers.get(child_id)

@@ -108,7 +108,10 @@ class Fleet:
             self._begin()
         self._dispatch(event)
         self._settle()
-        self._departure.release()
+        if self._demotions.news:
+            self._demotions.news = False
+            self._probing.wake()
+        self._departure.release(getattr(event, "worker_id", ""))
         self._assignments.flush()
         effects = self._context.take()
         if self._deadlines.next_s not in (None, self._wake_s):

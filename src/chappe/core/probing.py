@@ -33,6 +33,7 @@ LOOK_S = 5.0
 RETRY_S = 60.0
 RETRY_MAX_S = 3600.0
 AT_ONCE_MAX = 8
+WINDOW = 512  # relays that are looked at each time
 PROBE_CREDIT_S = 2.5
 """What a probe counts towards the trust of a demoted relay: it is short, but it has the link to itself."""
 KEY = "probe "
@@ -62,10 +63,13 @@ class Probing:
         self._deadlines = deadlines
         self._orders: dict[str, Order] = {}
         self._tries: dict[str, Tries] = {}
+        self._turn = 0
+        self._unseen = 0  # workers, until all have been looked at since something was to be done
 
     def wake(self, delay_s: float = SETTLE_S) -> None:
         """Something has changed: a relay has joined, or a publication is over."""
         if self._context.config.probes:
+            self._unseen = len(self._context.state.workers)
             self._deadlines.at(KEY, self._context.now + delay_s)
 
     def look(self) -> None:
@@ -75,13 +79,27 @@ class Probing:
             if order.until_s <= now + 1e-9:
                 del self._orders[name]
                 self._failed(order.about, "nothing was heard of it")
-        relays = [w for w in self._context.state.relays if w.placeable and w.connected]
-        wanting = [w for w in relays if self._wants(w)]
-        if not wanting or len(relays) < 2:
+        if not self._idle():
+            self._deadlines.at(KEY, now + LOOK_S)
             return
-        if self._idle():
+        relays = self._window()
+        wanting = [w for w in relays if self._wants(w)]
+        if wanting and len(relays) >= 2:
             self._order(wanting, relays)
-        self._deadlines.at(KEY, now + LOOK_S)
+            self._unseen = len(self._context.state.workers)
+        if self._unseen > 0:
+            self._deadlines.at(KEY, now + LOOK_S)
+
+    def _window(self) -> list[Worker]:
+        """The next relays in turn, all of them in a fleet that is not large: thousands are not sorted at once for the
+        few orders that are given at a time."""
+        workers = list(self._context.state.workers.values())
+        if len(workers) > WINDOW:
+            start = self._turn % len(workers)
+            self._turn = start + WINDOW
+            workers = (workers[start:] + workers[:start])[:WINDOW]
+        self._unseen -= len(workers)
+        return [w for w in workers if w.placeable and w.connected]
 
     def _wants(self, worker: Worker) -> bool:
         tries = self._tries.get(worker.worker_id)

@@ -156,7 +156,9 @@ class Trial:
                 for at in publication.layout.places(accused.worker_id):
                     self._placement.move_to_end(publication, at, RebuildReason.SLOW_SENDER)
             case (Mode.UP | Mode.ASIDE, False):
-                publication.members[accused.worker_id].why = f"cleared: the downlink of {watched.name} was the limit"
+                member = publication.members.get(accused.worker_id)
+                if member is not None:
+                    member.why = f"cleared: the downlink of {watched.name} was the limit"
                 self.receiver(publication, watched, case.mean_bytes_per_s)
             case (Mode.SWAP, True):
                 accused.links.down.settle(before, now)

@@ -97,8 +97,13 @@ def completion_times(
         progress, row = head, [math.fsum(d for d, _ in head)]
         for parent, child in itertools.pairwise(chain):
             capacity = min(parent.uplink_bytes_per_s, child.downlink_bytes_per_s)
-            progress = _behind(progress, capacity, payload_bytes)
-            row.append(math.fsum(d for d, _ in progress) + len(row) * fill_s)
+            if len(progress) > 1:
+                progress = _behind(progress, capacity, payload_bytes)
+                row.append(math.fsum(d for d, _ in progress) + len(row) * fill_s)
+                continue
+            if capacity < progress[0][1]:  # one rate from beginning to end, as nearly everywhere in a large fleet
+                progress = [(payload_bytes / capacity, capacity)]
+            row.append(progress[0][0] + len(row) * fill_s)
         times.append(row)
     return times
 

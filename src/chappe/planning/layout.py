@@ -66,10 +66,14 @@ def _deal(ranked: Sequence[Host], dealt: list[list[Host]], *, origin_dialable: b
     The first layer is the short one when N is no multiple of the number of chains, so that the last one, the tails, is
     whole. A chain takes the most able worker that it can talk to.
     """
-    waiting = {True: deque(h for h in ranked if h.dialable), False: deque(h for h in ranked if not h.dialable)}
-    position = {host.name: i for i, host in enumerate(ranked)}
     by_length = sorted(range(len(dealt)), key=lambda c: len(dealt[c]))
     turn = by_length[: len(ranked) % len(dealt) or len(dealt)]
+    if all(host.dialable for host in ranked):  # they can stand anywhere
+        for host, c in zip(ranked, itertools.chain(turn, itertools.cycle(by_length)), strict=False):
+            dealt[c].append(host)
+        return []
+    waiting = {True: deque(h for h in ranked if h.dialable), False: deque(h for h in ranked if not h.dialable)}
+    position = {host.name: i for i, host in enumerate(ranked)}
     while waiting[True] or waiting[False]:
         placed = False
         for c in turn:
