@@ -20,7 +20,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -95,6 +96,15 @@ def points_of(windows: Sequence[Window]) -> list[Point]:
     return found
 
 
+def thinned(curve: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Two points a second are enough to draw; the first and the last stay."""
+    kept = [curve[0]]
+    kept += [point for before, point in pairwise(curve) if int(point[0] / _LOOSE_S) > int(before[0] / _LOOSE_S)]
+    if kept[-1] != curve[-1]:
+        kept.append(curve[-1])
+    return [(round(at_s, 3), size) for at_s, size in kept]
+
+
 class WanSettings(Settings):
     rtt: tuple[Duration, ...] = (0.0, 0.02, 0.1, 0.2)
     """Round trips, one --rtt for each."""
@@ -143,7 +153,7 @@ def wan(*, settings: Annotated[WanSettings, Flat] = _DEFAULTS) -> int:
     found = points_of(windows)
     show(found, settings)
     parameters = settings.model_dump(mode="json", exclude={"output", "add", "rtt", "loss"})
-    runs = [asdict(window) for window in windows]
+    runs = [asdict(replace(window, curve=thinned(window.curve))) for window in windows]
     write_results(settings.output, "wan", parameters, runs, points=[asdict(point) for point in found])
     return 0
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.links import unavailable_reason
-from bench.wan import Window, draw, points_of
+from bench.wan import Window, draw, points_of, thinned
 
 _REASON = unavailable_reason()
 needs_links = pytest.mark.skipif(_REASON is not None, reason=_REASON or "")
@@ -40,6 +40,15 @@ def test_points_are_in_order_and_a_lone_system_makes_none() -> None:
     assert points_of(windows) == []
     windows += [window("chappe", 0, 10, rtt_s=rtt, loss=loss) for rtt in (0.2, 0.0) for loss in (0.01, 0.0)]
     assert [(p.rtt_s, p.loss) for p in points_of(windows)] == [(0.0, 0.0), (0.0, 0.01), (0.2, 0.0), (0.2, 0.01)]
+
+
+def test_a_thinned_curve_keeps_its_ends() -> None:
+    curve = [(at / 20, float(at)) for at in range(103)]
+    kept = thinned(curve)
+    assert (kept[0], kept[-1]) == (curve[0], curve[-1])
+    assert kept[1:3] == [curve[10], curve[20]]
+    assert len(kept) == 12
+    assert thinned([(0.0, 0.0)]) == [(0.0, 0.0)]
 
 
 def test_a_window_too_short_to_say_anything_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
