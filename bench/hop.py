@@ -115,7 +115,7 @@ async def broadcast(directory: Path, snapshot: Path, *, thresholds: bool) -> Run
     """Two relays in one chain, fresh stores."""
     fleet = Fleet(directory, relay_specs(2, FAST))
     fleet.thresholds = thresholds
-    async with fleet, AsyncPublisher(fleet.address, uplink="10gbit") as publisher:
+    async with fleet, AsyncPublisher(fleet.address, uplink="10gbit", base_cache=False) as publisher:
         middle, tail = fleet.workers.values()
         before = cpu_s(middle), cpu_s(tail)
         result = await (await publisher.publish(snapshot, version=1, chains=1)).wait(1.0, timeout_s=600)

@@ -212,7 +212,7 @@ def _state_dict(kind: str, size_bytes: int) -> Mapping[str, Any]:
 
 async def _start(fleet: LocalFleet, kind: str, source: Path | Mapping[str, Any], size_bytes: int, repeat: int) -> Start:
     """A publication until its first chunk has left; then it is cancelled."""
-    async with AsyncPublisher(fleet.address, uplink="10gbit") as publisher:
+    async with AsyncPublisher(fleet.address, uplink="10gbit", base_cache=False) as publisher:
         started_s = time.perf_counter()
         publication = await publisher.publish(source, chains=1)
         returned_s = time.perf_counter() - started_s
@@ -247,7 +247,7 @@ async def _end(directory: Path, snapshot: Path, size_bytes: int, limit: float, r
     with tempfile.TemporaryDirectory(dir=directory) as base:
         flags = ("--downlink", "10gbit", "--limit-downlink", f"{round(limit)}B")
         fleet = LocalFleet(Path(base), relay_specs(1, flags))
-        async with fleet, AsyncPublisher(fleet.address, uplink="10gbit") as publisher:
+        async with fleet, AsyncPublisher(fleet.address, uplink="10gbit", base_cache=False) as publisher:
             (worker,) = fleet.workers.values()
             (name,) = fleet.workers
             publication = await publisher.publish(snapshot, version=1, chains=1)

@@ -147,7 +147,7 @@ async def relays_run(directory: Path, settings: ScaleSettings) -> RelaysRun:
             snapshot = directory / "model.safetensors"
             make_sparse_snapshot(snapshot, settings.payload)
             before = [cpu_s(process) for process in (fleet.coordinator, *hosts)]
-            async with AsyncPublisher(fleet.address, uplink="10gbit") as publisher:
+            async with AsyncPublisher(fleet.address, uplink="10gbit", base_cache=False) as publisher:
                 publication = await publisher.publish(snapshot, version=1, chains=settings.chains)
                 result = await publication.wait(1.0, timeout_s=JOIN_TIMEOUT_S)
             coordinator_s, *hosts_s = (
@@ -187,7 +187,7 @@ async def joins_run(directory: Path, settings: ScaleSettings) -> JoinsRun:
             idle_cores = await _cores(coordinator, asyncio.sleep(min(IDLE_S, settings.broadcast)))
             snapshot = directory / "model.safetensors"
             make_sparse_snapshot(snapshot, payload)
-            async with AsyncPublisher(fleet.address, uplink="10gbit") as publisher:
+            async with AsyncPublisher(fleet.address, uplink="10gbit", base_cache=False) as publisher:
                 before = cpu_s(coordinator)
                 publication = await publisher.publish(snapshot, version=1, chains=settings.chains)
                 await load.logged(lambda line: line["event"] == "standins_began", JOIN_TIMEOUT_S)

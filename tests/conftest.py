@@ -14,6 +14,14 @@ settings.register_profile("chappe", deadline=None)
 settings.load_profile("chappe")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def base_cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """`chappe publish` keeps its base in the user's cache folder: not in that of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHAPPE_BASE_CACHE", str(tmp_path_factory.mktemp("base-cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
     """A command that runs in this process sets logging up for the stderr of its test: that must not outlive it."""

@@ -62,7 +62,7 @@ async def relays(coordinator: Coordinator) -> AsyncIterator[list[FakeRelay]]:
 
 @pytest.fixture
 async def publisher(coordinator: Coordinator, tmp_path: Path) -> AsyncIterator[AsyncPublisher]:
-    async with AsyncPublisher(str(coordinator.address), spool=tmp_path) as opened:
+    async with AsyncPublisher(str(coordinator.address), spool=tmp_path, base_cache=False) as opened:
         yield opened
 
 
@@ -124,7 +124,7 @@ def spools(directory: Path) -> list[Path]:
 async def test_the_copy_of_tensors_is_let_go_before_the_next_is_taken_and_at_the_end(
     coordinator: Coordinator, relays: list[FakeRelay], tmp_path: Path
 ) -> None:
-    async with AsyncPublisher(str(coordinator.address), spool=tmp_path) as publisher:
+    async with AsyncPublisher(str(coordinator.address), spool=tmp_path, base_cache=False) as publisher:
         await (await publisher.publish({"w": np.zeros(SIZE)})).wait(timeout_s=60)
         (first,) = spools(tmp_path)
         publication = await publisher.publish({"w": np.ones(SIZE)})
@@ -447,7 +447,7 @@ async def test_the_coordinator_may_restart_under_a_publication(settings: Coordin
         async with open_coordinator(settings) as first:
             address = str(first.address)
             relays = [await stack.enter_async_context(FakeRelay(f"w{i}", address)) for i in range(2)]
-            publisher = await stack.enter_async_context(AsyncPublisher(address))
+            publisher = await stack.enter_async_context(AsyncPublisher(address, base_cache=False))
             for relay in relays:
                 relay.may_install.clear()
             publication = await publisher.publish(model, version=9)

@@ -47,7 +47,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 
 def test_a_trainer_publishes_its_weights_version_after_version(fleet: Fleet, tmp_path: Path) -> None:
     weights = {"w": np.zeros(100_000, dtype=np.float32)}
-    with Publisher(fleet.coordinator, uplink="300mbit", spool=tmp_path) as publisher:
+    with Publisher(fleet.coordinator, uplink="300mbit", spool=tmp_path, base_cache=False) as publisher:
         for step in range(1, 4):
             publication = publisher.publish(weights, version=10 + step)
             weights["w"] += 1  # the optimizer goes on

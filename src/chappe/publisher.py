@@ -20,9 +20,11 @@ from typing import Any, Self
 from uuid import uuid4
 
 from chappe.clock import boot_now
-from chappe.errors import PublicationFailedError, UsageError
+from chappe.errors import ManifestError, PublicationFailedError, SnapshotError, UsageError
 from chappe.hop.net import Tls
 from chappe.loop_thread import LoopThread, shared_loop
+from chappe.origin.bases import Base, Bases
+from chappe.origin.deltas import WORTH_SHARE, DeltaFile, estimate
 from chappe.origin.job import PublishJob
 from chappe.origin.node import OriginNode, OriginSettings
 from chappe.origin.scan import Snapshot, scan
@@ -34,6 +36,7 @@ Tensors = Mapping[str, Any]
 """Names to torch or numpy tensors, as `model.state_dict()` gives them."""
 Source = str | os.PathLike[str] | Tensors
 
+PAYLOADS = ("auto", "full", "delta")
 TOPOLOGIES = {"chains": pb.TOPOLOGY_CHAINS, "star": pb.TOPOLOGY_STAR}
 CLOSE_TIMEOUT_S = 3.0
 
@@ -46,6 +49,9 @@ class AsyncPublisher:
     - `tls`: as `chappe.hop.net.load_tls` reads it; without, addresses beyond loopback need `insecure=True`.
     - `name`: of this origin in the fleet; with TLS it must be, and is by default, the certificate's.
     - `spool`: where copies of tensors are put; by default /dev/shm if there is room, else the temporary directory.
+    - `base_cache`: where the bytes published last are kept, to make the next delta from them. None: the copy of tensors
+      that is there anyway, or a temporary copy of files, until this publisher closes. A folder: there, for the next
+      process too (twice a snapshot's size while it is replaced). False: nowhere, and everything is sent in full.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class AsyncPublisher:
         insecure: bool = False,
         name: str | None = None,
         spool: str | os.PathLike[str] | None = None,
+        base_cache: str | os.PathLike[str] | bool | None = None,
         open_timeout_s: float = 10.0,
     ) -> None:
         self._settings = OriginSettings.parse(
@@ -76,6 +83,8 @@ class AsyncPublisher:
         self._open_timeout_s = open_timeout_s
         self._node: OriginNode | None = None
         self._jobs: list[PublishJob] = []
+        folder = None if base_cache is None or isinstance(base_cache, bool) else Path(base_cache)
+        self._bases = Bases(folder, enabled=base_cache is not False)
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -108,6 +117,7 @@ class AsyncPublisher:
         for job in list(self._jobs):
             await job.release()
         await node.close(CLOSE_TIMEOUT_S)
+        await self._bases.close()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -115,6 +125,8 @@ class AsyncPublisher:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if kind is not None:
+            self._bases.stop()
         await self.close()
 
     @property
@@ -142,6 +154,7 @@ class AsyncPublisher:
         source: Source,
         version: int | None = None,
         *,
+        payload: str = "auto",
         until: float = 1.0,
         topology: str = "chains",
         chains: int = 0,
@@ -151,6 +164,8 @@ class AsyncPublisher:
         A path (one .safetensors file, or a Hugging Face directory) is checked and served in place: its files must not
         change until the publication is done, and one that does fails it. Tensors are copied once and may change as soon
         as this returns. `version` None takes the next one; `chains` 0 leaves their number to the planner.
+        `payload` auto sends a delta to the workers that hold what was published last, where it is kept here and that
+        saves bytes, and the full snapshot to all others; `delta` fails where not all can take one.
 
         Raises SnapshotError for what is not a snapshot, UsageError. Everything later comes out of the publication.
         """
@@ -163,13 +178,24 @@ class AsyncPublisher:
             topology=_checked_topology(topology),
             chains=_checked_chains(chains),
             object_id=uuid4().hex,
+            payload=_checked_payload(payload),
         )
         snapshot, spool = await self._take(source)
+        base = await self._base_for(request, node.session.run, snapshot)
         if node is not self._node:  # closed meanwhile
             _close_spool(spool)
             self._opened()
         request.snapshot_bytes = snapshot.snapshot_bytes
-        job = PublishJob(node, request, started_s, snapshot, spool, self._forget)
+        job = PublishJob(
+            node,
+            request,
+            started_s,
+            snapshot,
+            spool,
+            self._forget,
+            on_root=self._published,
+            make_delta=None if base is None else lambda full: DeltaFile(base, snapshot, full, self._spool_directory),
+        )
         self._jobs.append(job)
         job.start()
         return job.publication
@@ -186,9 +212,38 @@ class AsyncPublisher:
         spool = await loop.run_in_executor(None, spool_tensors, source, self._spool_directory)
         return spool.snapshot, spool
 
+    async def _base_for(self, request: pb.PublishRequest, run: str, snapshot: Snapshot) -> Base | None:
+        """What a delta would begin at; the request says it, or why there is none. Raises UsageError without one for
+        payload delta."""
+        if request.payload == "full":
+            request.no_delta = "payload full was asked for"
+            return None
+        base = await self._bases.get(run)
+        if base is None:
+            request.no_delta = self._bases.why
+        else:
+            try:
+                share = await asyncio.get_running_loop().run_in_executor(None, estimate, base.snapshot, snapshot)
+            except (SnapshotError, ManifestError) as error:
+                request.no_delta = f"the base of version {base.version} is of no use: {error}"
+            else:
+                if share > WORTH_SHARE and request.payload == "auto":
+                    request.no_delta = f"a delta from version {base.version} would have about {share:.0%} of the bytes"
+        if not request.no_delta and base is not None:
+            request.base_root, request.delta_object_id = base.root, uuid4().hex
+            return base
+        if request.payload == "delta":
+            raise UsageError(f"payload=delta: {request.no_delta}; publish with payload=auto")
+        return None
+
+    def _published(self, job: PublishJob, root: str) -> None:
+        node = self._node
+        if node is not None:
+            self._bases.published(node.session.run, job.snapshot, root, job.publication.version or 0, job.spool)
+
     def _unwanted(self, object_id: str) -> None:
-        for job in [job for job in self._jobs if job.object_id == object_id]:
-            job.unwanted()
+        for job in [job for job in self._jobs if job.owns(object_id)]:
+            job.unwanted(object_id)
 
     def _forget(self, job: PublishJob) -> None:
         if job in self._jobs:
@@ -210,6 +265,7 @@ class Publisher:
         insecure: bool = False,
         name: str | None = None,
         spool: str | os.PathLike[str] | None = None,
+        base_cache: str | os.PathLike[str] | bool | None = None,
         open_timeout_s: float = 10.0,
     ) -> None:
         self._publisher = AsyncPublisher(
@@ -222,6 +278,7 @@ class Publisher:
             insecure=insecure,
             name=name,
             spool=spool,
+            base_cache=base_cache,
             open_timeout_s=open_timeout_s,
         )
         self._thread: LoopThread = shared_loop()
@@ -258,6 +315,7 @@ class Publisher:
         source: Source,
         version: int | None = None,
         *,
+        payload: str = "auto",
         until: float = 1.0,
         topology: str = "chains",
         chains: int = 0,
@@ -266,7 +324,7 @@ class Publisher:
         if isinstance(source, Mapping):
             settle_devices()  # of the thread that computed them
         publication = self._thread.run(
-            self._publisher.publish(source, version, until=until, topology=topology, chains=chains)
+            self._publisher.publish(source, version, payload=payload, until=until, topology=topology, chains=chains)
         )
         return Publication(publication, self._thread)
 
@@ -288,6 +346,12 @@ def _checked_version(version: int | None) -> int:
     if version is not None and version < 1:
         raise UsageError(f"version={version!r}: versions begin at 1")
     return version or 0
+
+
+def _checked_payload(payload: str) -> str:
+    if payload not in PAYLOADS:
+        raise UsageError(f"payload={payload!r} is not one of {', '.join(PAYLOADS)}")
+    return payload
 
 
 def _checked_topology(topology: str) -> pb.Topology:

@@ -42,7 +42,7 @@ def test_help_has_an_example(command: tuple[str, ...], capsys: pytest.CaptureFix
         (["publish", ".", "--until", "0"], "--until"),
         (["publish", ".", "--version", "0"], "--version"),
         (["publish", ".", "--chains", "-1"], "--chains"),
-        (["publish", ".", "--payload", "delta"], "--payload"),
+        (["publish", ".", "--payload", "half"], "--payload"),
         (["publish", ".", "--topology", "ring"], "--topology"),
         (["publish", ".", "--uplink", "100"], "--uplink"),
         (["publish", ".", "--coordinator", "192.0.2.1:7400"], "--coordinator"),

@@ -76,7 +76,13 @@ def test_unknown_is_null_and_several_objects_are_named() -> None:
     empty = publication_json(pb.PublicationStatus())
     assert (empty["root"], empty["floor_s"], empty["t_bcast"]["1.0"]) == (None, None, None)
     assert publication_json(pb.PublicationStatus(floor_s=0.0))["floor_s"] == 0.0
-    assert publication_json(pb.PublicationStatus(objects=["a", "b"]))["objects"] == ["a", "b"]
+    full = pb.ObjectStatus(object_id="a", kind="full", payload_bytes=9, targeted=1)
+    delta = pb.ObjectStatus(object_id="b", kind="delta", base_root="r", changed_elements=3, compared_elements=4)
+    assert "objects" not in publication_json(pb.PublicationStatus(kind="full", payloads=[full]))
+    shown = publication_json(pb.PublicationStatus(kind="mixed", payloads=[full, delta]))["objects"]
+    assert shown[0] == {"object_id": "a", "kind": "full", "payload_bytes": 9, "targeted": 1, "installed": 0}
+    assert (shown[1]["base_root"], shown[1]["changed_elements"], shown[1]["alarm"]) == ("r", 3, None)
+    assert len(publication_json(pb.PublicationStatus(kind="delta", payloads=[delta]))["objects"]) == 1
 
 
 def test_status_lists_relays_and_publications_with_their_fractions() -> None:

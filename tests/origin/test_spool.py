@@ -244,13 +244,13 @@ def test_no_room_is_an_error_before_the_first_byte(tmp_path: Path, monkeypatch: 
 def test_shared_memory_is_taken_only_with_room_for_the_copy_and_a_margin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool_module.os, "access", lambda *_: True)
     free = {"shm": 1 << 30, "memory": 1 << 30}
-    monkeypatch.setattr(spool_module, "_free_bytes", lambda _: free["shm"])
+    monkeypatch.setattr(spool_module, "free_bytes", lambda _: free["shm"])
     monkeypatch.setattr(spool_module, "_free_memory_bytes", lambda: free["memory"])
     room = (1 << 30) - spool_module.MARGIN_BYTES
-    assert spool_module._choose_directory(room) == spool_module.SHARED_MEMORY
-    assert spool_module._choose_directory(room + 1) != spool_module.SHARED_MEMORY
+    assert spool_module.choose_directory(room) == spool_module.SHARED_MEMORY
+    assert spool_module.choose_directory(room + 1) != spool_module.SHARED_MEMORY
     free["memory"] -= 1
-    assert spool_module._choose_directory(room) != spool_module.SHARED_MEMORY
+    assert spool_module.choose_directory(room) != spool_module.SHARED_MEMORY
 
 
 def test_free_memory_is_read_from_this_host() -> None:

@@ -56,8 +56,19 @@ def summary(publication: pb.PublicationStatus) -> str:
     floor = f", floor {format_duration(publication.floor_s)}" if publication.HasField("floor_s") else ""
     lost = f", lost {' '.join(publication.lost)}" if publication.lost else ""
     return (
-        f"version {publication.version or '?'} ({format_size(publication.payload_bytes)}) to {publication.targeted}: "
+        f"version {publication.version or '?'} ({_payloads(publication)}) to {publication.targeted}: "
         f"{counts} of workers after {format_duration(publication.elapsed_s)}{floor}{lost}"
+    )
+
+
+def _payloads(publication: pb.PublicationStatus) -> str:
+    """What travels: `1.2 MB delta of 170 MB to 5, 170 MB to 1`; plainly a size for a full snapshot."""
+    if publication.kind in ("full", ""):
+        return format_size(publication.payload_bytes)
+    whole = format_size(publication.snapshot_bytes)
+    return ", ".join(
+        f"{format_size(p.payload_bytes)}{f' delta of {whole}' if p.kind == 'delta' else ''} to {p.targeted}"
+        for p in publication.payloads
     )
 
 

@@ -21,7 +21,11 @@ class PublishSettings(Settings):
     version: int | None = None
     """The version; the next one when not given. Versions only grow within a run."""
     payload: Literal["auto", "full", "delta"] = "auto"
-    """What travels. This release sends the full snapshot: auto is full."""
+    """auto: a delta to the workers that hold the version published last, the full snapshot to the others. delta: fail
+    where not all can take one."""
+    base_cache: str | None = None
+    """Folder in which the published bytes are kept (a copy of the snapshot), so that the next `chappe publish` can send
+    a delta; ~/.cache/chappe/base when not given, `none` for nowhere."""
     until: float = 1.0
     """Return when this fraction of the targeted workers has installed the version."""
     uplink: Rate | None = None
@@ -58,13 +62,6 @@ class PublishSettings(Settings):
     def _chains(cls, value: int) -> int:
         if value < 0:
             raise ValueError(f"{value} is not a number of chains")
-        return value
-
-    @field_validator("payload")
-    @classmethod
-    def _payload(cls, value: str) -> str:
-        if value == "delta":
-            raise ValueError("this release sends full snapshots only: use auto or full")
         return value
 
 

@@ -15,6 +15,7 @@ from chappe.cli.settings import TlsSettings
 from chappe.coordinator.status import publication_json
 from chappe.errors import ChappeError
 from chappe.logs import configure_logging
+from chappe.origin.bases import default_cache
 from chappe.publication import AsyncPublication
 from chappe.publisher import AsyncPublisher
 from chappe.v1 import coordinator_pb2 as pb
@@ -39,10 +40,16 @@ async def run_publish(path: Path, settings: PublishSettings, tls: TlsSettings, *
         tls=tls_files(tls),
         insecure=tls.insecure,
         name=settings.name,
+        base_cache=base_cache_of(settings.base_cache),
     )
     async with publisher:
         publication = await publisher.publish(
-            path, settings.version, until=settings.until, topology=settings.topology, chains=settings.chains
+            path,
+            settings.version,
+            payload=settings.payload,
+            until=settings.until,
+            topology=settings.topology,
+            chains=settings.chains,
         )
         try:
             with progress_view(f"publishing {path}") as view:
@@ -58,6 +65,13 @@ async def run_publish(path: Path, settings: PublishSettings, tls: TlsSettings, *
             raise
     print(json.dumps(publication_json(result.message)) if as_json else summary(result.message))
     return 0
+
+
+def base_cache_of(value: str | None) -> Path | bool:
+    """The folder for the base, or False for none."""
+    if value is None:
+        return default_cache()
+    return False if value == "none" else Path(value)
 
 
 async def follow(view: ProgressView, publication: AsyncPublication, coordinator: str, tls: TlsSettings) -> None:

@@ -147,7 +147,7 @@ def _publications(answer: pb.Status) -> Table:
         table.add_row(
             str(p.version),
             p.state,
-            format_size(p.payload_bytes),
+            f"{format_size(p.payload_bytes)} {p.kind}",
             *(f"{fraction:.0%}" for fraction in (f.received, f.verified, f.installed)),
             " ".join(p.lost),
             *(format_duration(p.t_bcast[key]) if key in p.t_bcast else "" for key in ("0.5", "0.9", "1.0")),

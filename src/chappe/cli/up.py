@@ -69,7 +69,7 @@ async def _run(settings: UpSettings) -> int:
         await stack.enter_async_context(fleet)
         say(f"coordinator at {fleet.address}, {settings.relays} relays with their stores in {directory}")
         if settings.snapshot is not None:
-            await run_publish(settings.snapshot, PublishSettings(coordinator=fleet.address), NO_TLS)
+            await run_publish(settings.snapshot, PublishSettings(coordinator=fleet.address, base_cache="none"), NO_TLS)
         else:
             say(f"publish:  chappe publish PATH --coordinator {fleet.address}")
         say(f"look:     chappe status --watch --coordinator {fleet.address}")

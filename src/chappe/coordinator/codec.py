@@ -283,6 +283,8 @@ def _offer(offer: pb.Offer, worker_id: str, session: int) -> events.Offered:
         snapshot_bytes=offer.snapshot_bytes,
         chunks_total=offer.chunks_total,
         root=_root(offer.root, "root") if offer.root else "",
+        changed_elements=offer.changed_elements,
+        compared_elements=offer.compared_elements,
     )
 
 
@@ -305,4 +307,15 @@ def decode_publish(request: pb.PublishRequest, number: int) -> events.PublishReq
         chains=request.chains,
         snapshot_bytes=request.snapshot_bytes,
         elapsed_s=request.elapsed_s,
+        payload=_payload(request.payload),
+        base_root=_root(request.base_root, "base_root") if request.base_root else "",
+        delta_id=_identifier(request.delta_object_id, "delta_object_id") if request.base_root else "",
+        no_delta=request.no_delta[:_TEXT_CHARS],
     )
+
+
+def _payload(value: str) -> events.Payload:
+    try:
+        return events.Payload(value or events.Payload.AUTO)
+    except ValueError:
+        raise PeerError(f"payload {value[:80]!r} is not one of {', '.join(events.Payload)}") from None

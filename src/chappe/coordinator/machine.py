@@ -20,9 +20,9 @@ from chappe.v1 import coordinator_pb2 as pb
 
 _RELAY_FIELDS = tuple(field.name for field in fields(status.RelayView))
 _ORIGIN_FIELDS = tuple(field.name for field in fields(status.OriginView))
-_PUBLICATION_FIELDS = tuple(
-    field.name for field in fields(status.PublicationView) if field.name not in ("object_id", "chains", "fractions")
-)
+_NOT_PLAIN = ("object_id", "chains", "fractions", "payloads")
+_PUBLICATION_FIELDS = tuple(f.name for f in fields(status.PublicationView) if f.name not in _NOT_PLAIN)
+_PAYLOAD_FIELDS = tuple(field.name for field in fields(status.PayloadView))
 
 
 class FleetMachine:
@@ -74,7 +74,7 @@ class FleetMachine:
 
     def publication_of_version(self, version: int) -> pb.PublicationStatus | None:
         """The one that made it a version; one that was aborted before its root had none."""
-        for publication in self.state.publications.values():
+        for publication in self.state.mains:
             if publication.version == version and publication.root:
                 return self.publication(publication.object_id)
         return None
@@ -85,6 +85,7 @@ def encode_publication(view: status.PublicationView) -> pb.PublicationStatus:
     return pb.PublicationStatus(
         chains=[pb.Chain(names=names) for names in view.chains],
         fractions=pb.Fractions(received=fractions.received, verified=fractions.verified, installed=fractions.installed),
+        payloads=[pb.ObjectStatus(**_values(payload, _PAYLOAD_FIELDS)) for payload in view.payloads],
         **_values(view, _PUBLICATION_FIELDS),
     )
 

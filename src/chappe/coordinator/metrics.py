@@ -93,6 +93,14 @@ def _newest(publication: PublicationView | None) -> Iterator[Metric]:
     payload = GaugeMetricFamily(
         "chappe_payload_bytes", "What travels to each worker for the newest version.", labels=["kind"]
     )
+    density = GaugeMetricFamily(
+        "chappe_delta_changed_ratio", "Changed elements of those that have a base, in the newest version's delta."
+    )
+    alarm = GaugeMetricFamily("chappe_delta_alarm", "1: something is unusual about it, see `chappe status`.")
+    for one in () if publication is None else publication.payloads:
+        if one.compared_elements:
+            density.add_metric([], one.changed_elements / one.compared_elements)
+            alarm.add_metric([], one.alarm != "")
     if publication is None:
         chains.add_metric([], 0)
     else:
@@ -102,8 +110,10 @@ def _newest(publication: PublicationView | None) -> Iterator[Metric]:
         if "1.0" in publication.t_bcast and publication.floor_s:
             ratio.add_metric([], publication.t_bcast["1.0"] / publication.floor_s)
         chains.add_metric([], len(publication.chains))
-        payload.add_metric([publication.kind], publication.payload_bytes)
-    yield from (seconds, ratio, chains, payload)
+        sizes = {one.kind: one.payload_bytes for one in publication.payloads}
+        for kind, size in (sizes or {publication.kind: publication.payload_bytes}).items():
+            payload.add_metric([kind], size)
+    yield from (seconds, ratio, chains, payload, density, alarm)
 
 
 def _relays(view: StatusView) -> Metric:

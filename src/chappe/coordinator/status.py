@@ -32,9 +32,27 @@ def publication_json(publication: pb.PublicationStatus) -> Json:
         "floor_s": publication.floor_s if publication.HasField("floor_s") else None,
         "chains": [list(chain.names) for chain in publication.chains],
     }
-    if len(publication.objects) > 1:
-        result["objects"] = list(publication.objects)
+    if len(publication.payloads) > 1 or publication.kind == "delta":
+        result["objects"] = [object_json(payload) for payload in publication.payloads]
     return result
+
+
+def object_json(payload: pb.ObjectStatus) -> Json:
+    shown: Json = {
+        "object_id": payload.object_id,
+        "kind": payload.kind,
+        "payload_bytes": payload.payload_bytes,
+        "targeted": payload.targeted,
+        "installed": payload.installed,
+    }
+    if payload.kind == "delta":
+        shown |= {
+            "base_root": payload.base_root,
+            "changed_elements": payload.changed_elements,
+            "compared_elements": payload.compared_elements,
+            "alarm": payload.alarm or None,
+        }
+    return shown
 
 
 def relay_json(relay: pb.RelayStatus) -> Json:
@@ -90,6 +108,7 @@ def status_json(status: pb.Status) -> Json:
                 },
                 "state": publication.state,
                 "reason": publication.reason,
+                "payload_reason": publication.payload_reason,
                 "topology": publication.topology,
                 "elapsed_s": publication.elapsed_s,
             }

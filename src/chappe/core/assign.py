@@ -98,7 +98,9 @@ def wanted_of_origin(publication: Publication) -> bool:
 def wanted_of_relay(publication: Publication, worker_id: str) -> bool:
     """Also without a place (absent, draining, leaving): what it holds of the object is worth keeping."""
     member = publication.members.get(worker_id)
-    return publication.active and member is not None and not member.superseded and not member.deferred
+    if member is None or not publication.active or member.superseded or member.deferred:
+        return False
+    return not member.via or worker_id in publication.layout  # one that has landed it feeds others
 
 
 def target_of(publication: Publication) -> Target:

@@ -34,6 +34,14 @@ class Topology(StrEnum):
     STAR = "star"
 
 
+class Payload(StrEnum):
+    """What may travel. Auto: a delta to whoever proves its base, the full snapshot to the others."""
+
+    AUTO = "auto"
+    FULL = "full"
+    DELTA = "delta"
+
+
 @dataclass(frozen=True, slots=True)
 class Holding:
     """What one worker holds of one object. `version` is 0 until it has landed, `chunks_total` None without a header."""
@@ -143,6 +151,8 @@ class Offered:
     snapshot_bytes: int
     chunks_total: int
     root: str = ""
+    changed_elements: int = 0  # of a delta, of those that have a base
+    compared_elements: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +225,8 @@ class PublishRequested:
     """A publisher asks for a version. `version` 0 means the next one; `chains` 0 means as planned.
 
     `request` names the caller's stream in the effects that answer it. A request for a publication that is open already
-    (same object_id) attaches to it.
+    (same object_id) attaches to it. The publisher can make a delta from `base_root`, as object `delta_id`; where it
+    cannot, `no_delta` says why.
     """
 
     request: int
@@ -227,6 +238,10 @@ class PublishRequested:
     chains: int
     snapshot_bytes: int
     elapsed_s: float
+    payload: Payload = Payload.AUTO
+    base_root: str = ""
+    delta_id: str = ""
+    no_delta: str = ""
 
 
 @dataclass(frozen=True, slots=True)

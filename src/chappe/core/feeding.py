@@ -107,6 +107,8 @@ class Feeding:
                 if head != chain.members[0]:  # a head that holds everything has long been its chain's source
                     self._log_reroot(publication, chain, head)
                 near |= layout.rotate(chain, head)
+            else:
+                near |= self._recruit(publication, chain)
         for chain in layout.chains:
             if not chain.members or chain.rooted:
                 continue
@@ -115,6 +117,17 @@ class Feeding:
                 self._log_reroot(publication, chain, onto.members[-1])
                 near |= layout.join(onto, chain)
         return near
+
+    def _recruit(self, publication: Publication, chain: Chain) -> set[str]:
+        """Whoever got the version as another object holds all of this one as well, and has no place here yet."""
+        layout = publication.layout
+        for worker_id, member in publication.members.items():
+            dialable = worker_id not in self._context.undialable
+            if member.via and dialable and worker_id not in layout and self.holds_all(publication, worker_id):
+                chain.rooted = True
+                self._log_reroot(publication, chain, worker_id)
+                return layout.insert(chain, worker_id, 0)
+        return set()
 
     def _log_reroot(self, publication: Publication, chain: Chain, source: str) -> None:
         reason = RebuildReason.ORIGIN_LOST.value

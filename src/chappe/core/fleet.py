@@ -7,6 +7,7 @@
                              ├─ progress     how far each is         ├─ supersession which version a host finishes
                              ├─ measuring    what links carry        ├─ slow, trial  whose fault a slow hop is
                              ├─ dialling     who can be dialled      ├─ probing      hosts without history
+                             ├─ lanes        who gets a delta        │
                              └─ assignments  desired state, derived at the end from all of it
 
 The machine must not know sockets, clocks, threads or databases. The same events in the same order with the same times
@@ -46,6 +47,7 @@ from chappe.core.events import (
     SourceFailed,
     Tick,
 )
+from chappe.core.lanes import Lanes
 from chappe.core.measuring import Measuring
 from chappe.core.membership import Membership
 from chappe.core.placement import Placement
@@ -74,7 +76,8 @@ class Fleet:
         self._deadlines = Deadlines(config.wake_grain_s)
         self._assignments = Assignments(self._context)
         self._placement = Placement(self._context)
-        self._progress = Progress(self._context, self._placement)
+        self._lanes = Lanes(self._context, self._placement)
+        self._progress = Progress(self._context, self._placement, self._lanes)
         self._dialling = Dialling(self._context, self._placement)
         self._demotions = Demotions(self._context)
         self._trial = Trial(self._context, self._placement, self._demotions, self._deadlines)
@@ -96,7 +99,7 @@ class Fleet:
             self._dialling,
         )
         self._publishing = Publishing(
-            self._context, self._placement, self._supersession, self._membership, self._demotions
+            self._context, self._placement, self._supersession, self._membership, self._demotions, self._lanes
         )
         self._begun = False
         self._wake_s: float | None = None
@@ -236,6 +239,7 @@ class Fleet:
                 publication = self.state.publications.get(object_id)
                 if publication is None:
                     continue
+                self._lanes.review(publication)
                 self._progress.settle(publication)
                 origin = self.state.workers.get(publication.origin_id)
                 if publication.phase is Phase.CLOSED and origin is not None and origin.lapsed:

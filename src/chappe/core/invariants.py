@@ -83,6 +83,11 @@ def _feeding(fleet: Fleet, publication: Publication) -> list[str]:
         worker = workers.get(worker_id)
         if worker is None or not worker.connected or not worker.placeable or member.superseded or member.deferred:
             continue
+        if member.via:  # has its place in the lane, or was promised one
+            lane = fleet.state.publications.get(member.via)
+            if lane is not None and lane.active and worker_id not in lane.members:
+                found.append(f"v{publication.version}: {worker.name} is in neither object's chains")
+            continue
         if worker_id not in publication.layout:
             found.append(f"v{publication.version}: {worker.name} is here and has no place")
     origin_usable = not publication.origin_out and publication.origin_id in workers

@@ -13,6 +13,7 @@ from chappe.core.departure import Departure
 from chappe.core.dialling import Dialling
 from chappe.core.effects import Refuse, Replace, Welcome
 from chappe.core.events import Hello, Role, SessionLost
+from chappe.core.lanes import enter
 from chappe.core.placement import Placement
 from chappe.core.progress import Progress
 from chappe.core.publication import Member, Phase, Publication
@@ -172,7 +173,8 @@ class Membership:
     def _newest(self) -> Publication | None:
         """What a joiner is given: the newest open publication, else the newest version."""
         current = self._context.state.current
-        candidates = [*self._context.state.in_phase(Phase.OPEN), *([current] if current else [])]
+        opened = [p for p in self._context.state.in_phase(Phase.OPEN) if not p.main]
+        candidates = [*opened, *([current] if current else [])]
         return max(candidates, key=lambda p: p.version, default=None)
 
     def _enlist(self, worker: Worker) -> None:
@@ -192,7 +194,9 @@ class Membership:
             if member is None or member.superseded or member.deferred or worker.worker_id in publication.layout:
                 continue
             self._context.dirty[worker.worker_id] = None
-            self._placement.append(publication, worker, reason)
+            carrier = enter(self._context.state, publication, worker)
+            if carrier is not None and worker.worker_id not in carrier.layout:
+                self._placement.append(carrier, worker, reason)
         self._supersession.promote(worker)
 
     def place_all(self, reason: RebuildReason) -> None:

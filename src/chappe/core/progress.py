@@ -12,6 +12,7 @@ from itertools import pairwise
 from chappe.core.context import Context
 from chappe.core.effects import PublishErrorKind, PublishFinished, PublishProgress, RequestRefused
 from chappe.core.events import Holding, ObjectState
+from chappe.core.lanes import Lanes, of_version, waits_for_lane
 from chappe.core.placement import Placement
 from chappe.core.publication import ENDED, INSTALLED, LEVELS, RECEIVED, VERIFIED, Phase, Publication
 from chappe.core.workers import Worker, is_complete
@@ -65,14 +66,17 @@ _ENDINGS = {
 
 
 class Progress:
-    def __init__(self, context: Context, placement: Placement) -> None:
+    def __init__(self, context: Context, placement: Placement, lanes: Lanes) -> None:
         self._context = context
         self._placement = placement
+        self._lanes = lanes
 
     def take_holding(self, worker: Worker, holding: Holding, *, afresh: bool = False) -> Publication | None:
         """Record what a worker says of an object. Returns the publication when level, state or wholeness is news."""
         publication = self._publication_of(holding)
         if publication is None:
+            if holding.version:
+                worker.holdings[holding.object_id] = holding  # a delta may begin there
             if worker.note_versions(holding):  # landed long ago: versions are all that is left of it
                 self._context.persist_worker(worker)
             return None
@@ -86,6 +90,8 @@ class Progress:
             return None
         level, failed = level_of(holding)
         afresh = afresh and level < VERIFIED  # what has landed stays; what was on the way may be gone
+        if publication.main:
+            self._lanes.reported(publication, worker, level)
         if publication.advance(worker.worker_id, level, failed, afresh=afresh):
             self._advanced(worker, publication, level, failed)
             return publication
@@ -99,7 +105,7 @@ class Progress:
         publications = self._context.state.publications
         publication = publications.get(holding.object_id)
         if publication is None and holding.version and holding.root:
-            same = (p for p in publications.values() if (p.version, p.root) == (holding.version, holding.root))
+            same = (p for p in self._context.state.mains if (p.version, p.root) == (holding.version, holding.root))
             publication = next(same, None)
         return None if publication is None or publication.phase is Phase.OPENING else publication
 
@@ -124,6 +130,9 @@ class Progress:
         """Record fractions, close, let callers go. Called once for each publication that a call has changed."""
         if publication.phase is Phase.OPENING:
             return
+        if publication.main:
+            self._settle_lane(publication)
+            return
         if publication.phase in ENDED:
             self._refuse_watchers(publication, _ENDINGS[publication.phase])
             return
@@ -144,6 +153,20 @@ class Progress:
         if publication.watchers:
             self._context.send(PublishProgress(publication.object_id, tuple(publication.watchers)))
 
+    def _settle_lane(self, lane: Publication) -> None:
+        """Its main has the callers and the fractions."""
+        if lane.phase is Phase.OPEN and lane.reached(1.0):
+            lane.end(Phase.CLOSED, "", self._context.now)
+            self._placement.note_served(lane)
+            self._context.persist(lane)
+        self._context.changed[lane.main] = None
+
+    def _can_do_without_origin(self, publication: Publication) -> bool:
+        state = self._context.state
+        if waits_for_lane(state, publication):
+            return False
+        return all(self._placement.can_do_without_origin(p) for p in of_version(state, publication))
+
     def _refuse_watchers(self, publication: Publication, kind: PublishErrorKind) -> None:
         what = "failed" if kind is PublishErrorKind.FAILED else f"was {publication.phase.value}"
         message = f"version {publication.version} {what}: {publication.reason}"
@@ -154,7 +177,7 @@ class Progress:
     def _finish(self, publication: Publication) -> None:
         news = not publication.finished and publication.reached(publication.until)
         done = tuple(request for request, until in publication.watchers.items() if publication.reached(until))
-        if not (news or done) or not self._placement.can_do_without_origin(publication):
+        if not (news or done) or not self._can_do_without_origin(publication):
             return
         if news:
             publication.finished = True

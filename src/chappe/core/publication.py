@@ -58,6 +58,8 @@ class Member:
     deferred: bool = False  # finishes an older version first, is placed then
     superseded: bool = False  # was taken away by a newer version
     why: str = ""  # its placement, for a person
+    via: str = ""  # gets the version as this other object: no place here (see `chappe.core.lanes`)
+    full_only: bool = False  # could not take a delta to this version
 
     @property
     def counted(self) -> bool:
@@ -89,6 +91,13 @@ class Publication:
     finished: bool = False  # `until` is reached and nobody needs the origin any more
     retired: bool = False  # a newer version has taken over: nobody is served this one
     streams_max: int = 0  # of the origin, in a stripe: the chains that were planned; 0 where each worker has its own
+    main: str = ""  # of a lane: the publication that speaks for its version
+    delta_id: str = ""  # of a main publication: the lane's object, promised or offered
+    base_root: str = ""  # where the delta begins
+    payload_reason: str = ""  # why there is a delta, or none
+    changed_elements: int = 0  # of a lane: of the compared ones
+    compared_elements: int = 0
+    alarm: str = ""  # what is unusual about the delta
     members: dict[str, Member] = field(default_factory=dict)
     t_bcast: dict[str, float] = field(default_factory=dict)
     layout: Layout = field(default_factory=Layout)
@@ -164,6 +173,12 @@ class Publication:
         self.members[worker_id] = member
         self._tally(member, +1)
 
+    def expel(self, worker_id: str) -> None:
+        """It is no member any more: the version comes to it as another object."""
+        member = self.members.pop(worker_id, None)
+        if member is not None:
+            self._tally(member, -1)
+
     def advance(self, worker_id: str, level: int, failed: str = "", *, afresh: bool = False) -> bool:
         """Record how far a worker is; levels only rise unless it starts `afresh`. True when anything changed."""
         member = self.members[worker_id]
@@ -235,6 +250,13 @@ class Publication:
             "finished": self.finished,
             "retired": self.retired,
             "streams_max": self.streams_max,
+            "main": self.main,
+            "delta_id": self.delta_id,
+            "base_root": self.base_root,
+            "payload_reason": self.payload_reason,
+            "changed_elements": self.changed_elements,
+            "compared_elements": self.compared_elements,
+            "alarm": self.alarm,
             "t_bcast": dict(self.t_bcast),
             "layout": self.layout.to_json(),
             "edges": self.edges.to_json(),
@@ -267,6 +289,8 @@ def _member_to_json(member: Member) -> dict[str, Any]:
         "deferred": member.deferred,
         "superseded": member.superseded,
         "why": member.why,
+        "via": member.via,
+        "full_only": member.full_only,
     }
 
 

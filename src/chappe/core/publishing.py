@@ -21,6 +21,7 @@ from chappe.core.events import (
     SourceFailed,
     Topology,
 )
+from chappe.core.lanes import Lanes, lane_of, of_version, proves, takers
 from chappe.core.manifest import chunk_bytes_for
 from chappe.core.membership import Membership
 from chappe.core.placement import Placement
@@ -41,8 +42,10 @@ class Publishing:
         supersession: Supersession,
         membership: Membership,
         demotions: Demotions,
+        lanes: Lanes,
     ) -> None:
         self._context = context
+        self._lanes = lanes
         self._demotions = demotions
         self._placement = placement
         self._supersession = supersession
@@ -72,7 +75,8 @@ class Publishing:
 
     def _attach(self, known: Publication, event: PublishRequested) -> None:
         known.watchers[event.request] = event.until
-        self._context.send(PublishAccepted(event.request, known.version, known.chunk_bytes))
+        base_root = known.base_root if known.delta_id else ""
+        self._context.send(PublishAccepted(event.request, known.version, known.chunk_bytes, base_root=base_root))
         self._context.changed[known.object_id] = None
 
     def _resume(self, waiting: Publication, event: PublishRequested) -> None:
@@ -102,11 +106,25 @@ class Publishing:
             started_s=self._context.now - event.elapsed_s,
             watchers={event.request: event.until},
         )
+        self._promise(publication, event)
         self._context.state.publications[event.object_id] = publication
         self._prune()
         self._context.update(publication)
-        self._context.send(PublishAccepted(event.request, version, publication.chunk_bytes))
+        self._context.send(
+            PublishAccepted(event.request, version, publication.chunk_bytes, base_root=publication.base_root)
+        )
         self._context.log("accepted", "", version=version, origin=self._context.name(event.origin_id))
+
+    def _promise(self, publication: Publication, event: PublishRequested) -> None:
+        """Whoever proves the base that the publisher can begin at waits for its delta."""
+        ready = takers(self._context.state, event.base_root)
+        if event.base_root and ready:
+            publication.base_root, publication.delta_id = event.base_root, event.delta_id
+            publication.payload_reason = f"{len(ready)} of {len(self._links())} workers hold the base"
+        elif event.base_root:
+            publication.payload_reason = "no worker holds the base"
+        else:
+            publication.payload_reason = event.no_delta
 
     def _chain_rate(self, event: PublishRequested) -> float:
         """What a chain's links will carry: chunks are cut before chains are laid."""
@@ -120,11 +138,12 @@ class Publishing:
     def _prune(self) -> None:
         """Forget the oldest publications that are over."""
         state = self._context.state
-        over = [p for p in state.publications.values() if p.phase in ENDED or p.retired]
-        excess = len(state.publications) - self._context.config.publications_kept
-        for publication in over[: max(0, excess)]:
-            del state.publications[publication.object_id]
-            self._context.persist(publication)
+        over = [p for p in state.mains if p.phase in ENDED or p.retired]
+        excess = len(state.mains) - self._context.config.publications_kept
+        for main in over[: max(0, excess)]:
+            for publication in of_version(state, main):
+                del state.publications[publication.object_id]
+                self._context.persist(publication)
 
     def watcher_left(self, event: PublishWatcherLeft) -> None:
         for publication in self._context.state.publications.values():
@@ -135,7 +154,7 @@ class Publishing:
     def offered(self, event: Offered) -> None:
         publication = self._of_origin(event.worker_id, event.session, event.object_id)
         if publication is None:
-            self._context.log("unknown_offer", "nobody asked for this object", object=event.object_id)
+            self._delta_offered(event)
             return
         self._context.dirty[event.worker_id] = None
         if publication.phase in ENDED or publication.retired:
@@ -145,14 +164,27 @@ class Publishing:
         elif (event.payload_bytes, event.chunks_total) != (publication.payload_bytes, publication.chunks_total):
             self._context.log("offer_differs", "not what was offered before", version=publication.version)
             return
-        elif publication.burned and event.root != publication.root and publication.origin_out:
+        elif publication.burned and event.root != publication.root and publication.origin_out and not publication.main:
             self._refuse_root(publication, event)
             return
         elif publication.origin_out or publication.source_failed:
             publication.source_failed = False
             self._membership.origin_returned(publication)
-        if event.root and publication.phase not in ENDED:
+        if event.root and publication.phase not in ENDED and not publication.main:
             self._burn(publication, event.root)
+
+    def _delta_offered(self, event: Offered) -> None:
+        worker = self._context.of_session(event.worker_id, event.session)
+        main = None if worker is None else self._lanes.promised_by(event.object_id, event.worker_id)
+        lane = None if main is None else self._lanes.open(main, event)
+        if main is None or lane is None:
+            self._context.log("unknown_offer", "nobody asked for this object", object=event.object_id)
+            return
+        workers = map(self._context.state.workers.get, lane.members)
+        assumed, now = self._context.config.assumed_bytes_per_s, self._context.now
+        self._lay(lane, [link_of(w, assumed, now) for w in workers if w is not None and w.placeable])
+        self._context.touch_all(lane)
+        self._context.update(main)
 
     def _refuse_root(self, publication: Publication, event: Offered) -> None:
         """Whoever comes back to a burned version has to show its root: relays have parts of those very bytes."""
@@ -197,9 +229,13 @@ class Publishing:
         for link in links:
             publication.enlist(link.worker_id, Member(link.name))
         superseded = self._supersession.take_over(publication)
+        for link in links if publication.delta_id else ():
+            member = publication.members[link.worker_id]
+            if not member.deferred and proves(self._context.state.workers[link.worker_id], publication.base_root):
+                member.via = publication.delta_id
         for old in superseded:
             self._superseded(old, publication.version)
-        self._lay(publication, links)
+        self._lay(publication, [link for link in links if not publication.members[link.worker_id].via])
         self._context.touch_all(publication)
 
     def _superseded(self, old: Publication, version: int) -> None:
@@ -217,7 +253,7 @@ class Publishing:
         return assumed if origin is None else uplink(origin, assumed, self._context.now).bytes_per_s
 
     def _plan(self, publication: Publication, links: list[Link]) -> Plan:
-        rate = self._origin_rate(publication.origin_id)
+        rate = self._origin_rate(publication.origin_id) * self._share(publication)
         if publication.topology is Topology.STAR:
             return plan_star(rate, links)
         current = self._context.state.current
@@ -233,6 +269,14 @@ class Publishing:
             fraction=publication.until,
             origin_dialable=publication.origin_id not in self._context.undialable,
         )
+
+    def _share(self, publication: Publication) -> float:
+        """Of B0: two objects at the same time have half of it each."""
+        main = self._context.state.publications.get(publication.main) if publication.main else publication
+        if main is None or not main.delta_id:
+            return 1.0
+        kinds = {bool(member.via) for member in main.members.values() if member.counted and member.level == 0}
+        return 1.0 / max(1, len(kinds))
 
     def _lay(self, publication: Publication, links: list[Link]) -> None:
         plan = self._plan(publication, links)
@@ -270,6 +314,10 @@ class Publishing:
             self._context.log("bad_root", "refused", version=publication.version, root=root, known=publication.root)
             return
         publication.root = root
+        lane = lane_of(self._context.state, publication)
+        if lane is not None:
+            lane.root = root
+            self._context.touch_all(lane)
         for worker_id, member in publication.members.items():
             worker = self._context.state.workers.get(worker_id)
             if member.level and worker is not None and worker.received < publication.version:
@@ -282,6 +330,9 @@ class Publishing:
 
     def source_failed(self, event: SourceFailed) -> None:
         publication = self._of_origin(event.worker_id, event.session, event.object_id)
+        main = self._lanes.promised_by(event.object_id, event.worker_id)
+        if publication is None and main is not None:
+            self._lanes.withdrawn(main, event.reason)
         if publication is None or publication.phase in ENDED:
             return
         self._context.log("source_failed", event.reason, version=publication.version)
@@ -291,7 +342,7 @@ class Publishing:
             self._placement.heal(publication)
         fed = all(self._placement.fed(publication, c) for c in publication.layout.chains if c.members)
         carried_on = publication.burned and publication.layout and fed
-        if self._unfinished(publication) and not carried_on:
+        if self._unfinished(publication) and not carried_on and not publication.main:
             self.end(publication, Phase.FAILED, event.reason)
 
     @staticmethod
@@ -299,7 +350,7 @@ class Publishing:
         return publication.phase in LIVE or (publication.phase is Phase.SUPERSEDED and not publication.retired)
 
     def cancel(self, event: CancelRequested) -> None:
-        versions = [p for p in self._context.state.publications.values() if p.version == event.version]
+        versions = [p for p in self._context.state.mains if p.version == event.version]
         running = [p for p in versions if self._unfinished(p)]
         if running:
             for publication in running:
@@ -317,6 +368,7 @@ class Publishing:
         publication.end(phase, reason, self._context.now)
         self._context.update(publication)
         self._context.log("ended", reason, version=publication.version, phase=phase.value)
+        self._lanes.end(publication, phase, reason)
         self._placement.dismiss(publication)
         self._supersession.restore(publication)
         self._supersession.promote_all()
@@ -341,6 +393,7 @@ class Publishing:
         """It has left or lapsed: what it had not announced comes to nothing. Returns all that it ever published."""
         mine = [p for p in self._context.state.publications.values() if p.origin_id == origin.worker_id]
         for publication in mine:
-            if self._unfinished(publication) and not publication.burned:
+            if self._unfinished(publication) and not publication.burned and not publication.main:
                 self.end(publication, Phase.FAILED, "its publisher went away before the root was announced")
+            self._lanes.review(publication)
         return mine

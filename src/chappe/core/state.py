@@ -57,13 +57,21 @@ class FleetState:
     @property
     def current(self) -> Publication | None:
         """The newest publication that is a version: what a worker without any is given."""
-        good = [p for p in self.publications.values() if p.burned and p.phase not in ENDED]
+        good = [p for p in self.publications.values() if p.burned and p.phase not in ENDED and not p.main]
         return max(good, key=lambda p: p.version, default=None)
 
     @property
     def keep_versions(self) -> tuple[int, ...]:
-        good = {p.version for p in self.publications.values() if p.burned and p.phase not in ENDED}
-        return tuple(sorted(good)[-2:])
+        """The two newest, and where a delta begins that somebody may still need."""
+        good = [p for p in self.publications.values() if p.burned and p.phase not in ENDED]
+        newest = sorted({p.version for p in good})[-2:]
+        bases = {p.base_root for p in self.publications.values() if p.base_root and p.phase is Phase.OPEN}
+        return tuple(sorted({*newest, *(p.version for p in good if p.root in bases)}))
+
+    @property
+    def mains(self) -> list[Publication]:
+        """One for each version that was asked for: without the lanes by which some of the workers get it."""
+        return [p for p in self.publications.values() if not p.main]
 
     def in_phase(self, *phases: Phase) -> list[Publication]:
         return [p for p in self.publications.values() if p.phase in phases]

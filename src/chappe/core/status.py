@@ -10,11 +10,15 @@ from enum import StrEnum
 
 from chappe.core.chain import SOURCE
 from chappe.core.events import ObjectState, Role
+from chappe.core.lanes import of_version
 from chappe.core.publication import ENDED, INSTALLED, LIVE, RECEIVED, VERIFIED, Phase, Publication
 from chappe.core.rates import downlink, link_of, uplink
 from chappe.core.state import FleetConfig, FleetState
 from chappe.core.workers import Worker, chunks_held
 from chappe.planning.topology import rank, why_placed
+
+MIXED = "mixed"
+"""The kind of a publication of which some workers get a delta and others the full snapshot."""
 
 
 class RelayState(StrEnum):
@@ -41,6 +45,21 @@ class FractionsView:
 
 
 @dataclass(frozen=True, slots=True)
+class PayloadView:
+    """One object of a publication. Elements are those of a delta."""
+
+    object_id: str
+    kind: str
+    payload_bytes: int
+    targeted: int
+    installed: int
+    base_root: str = ""
+    changed_elements: int = 0
+    compared_elements: int = 0
+    alarm: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PublicationView:
     run: str
     object_id: str
@@ -62,6 +81,8 @@ class PublicationView:
     objects: tuple[str, ...]
     elapsed_s: float
     topology: str
+    payloads: tuple[PayloadView, ...] = ()
+    payload_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +134,9 @@ class StatusView:
 
 def publication_view(state: FleetState, publication: Publication, run: str, now: float) -> PublicationView:
     p = publication
+    payloads = payload_views(state, p)
+    most = max(payloads, key=lambda view: view.payload_bytes) if payloads else None
+    floors = [one.floor_s for one in of_version(state, p) if one.floor_s is not None]
     names = {worker_id: member.name for worker_id, member in p.members.items()}
     ended = p.t_bcast.get("1.0") if p.phase is Phase.CLOSED else None
     until = p.ended_s if p.ended_s is not None else now
@@ -121,25 +145,53 @@ def publication_view(state: FleetState, publication: Publication, run: str, now:
         object_id=p.object_id,
         version=p.version,
         root=p.root,
-        kind=p.kind,
-        payload_bytes=p.payload_bytes,
+        kind=p.kind if most is None else MIXED if len(payloads) > 1 else most.kind,
+        payload_bytes=p.payload_bytes if most is None else most.payload_bytes,
         snapshot_bytes=p.snapshot_bytes,
         targeted=p.targeted,
         installed=p.installed,
         lost=tuple(p.lost),
         installed_fraction=p.fraction(INSTALLED),
         t_bcast=dict(p.t_bcast),
-        floor_s=p.floor_s,
+        floor_s=max(floors, default=None),
         chains=tuple(
-            tuple(names.get(m) or _name(state, m) for m in chain.members) for chain in p.layout.chains if chain.members
+            tuple(names.get(m) or _name(state, m) for m in chain.members)
+            for one in of_version(state, p)
+            for chain in one.layout.chains
+            if chain.members
         ),
         fractions=FractionsView(p.fraction(RECEIVED), p.fraction(VERIFIED), p.fraction(INSTALLED)),
         state=p.phase.value,
         reason=p.reason,
-        objects=(p.object_id,),
+        objects=tuple(view.object_id for view in payloads) or (p.object_id,),
         elapsed_s=max(0.0, until - p.started_s) if ended is None else ended,
         topology=p.topology.value,
+        payloads=payloads,
+        payload_reason=p.payload_reason,
     )
+
+
+def payload_views(state: FleetState, main: Publication) -> tuple[PayloadView, ...]:
+    """The objects that travel to somebody, the full one first."""
+    shown = []
+    for one in of_version(state, main):
+        mine = [m for m in one.members.values() if m.counted and not m.via]
+        if not mine:
+            continue
+        shown.append(
+            PayloadView(
+                one.object_id,
+                one.kind,
+                one.payload_bytes,
+                len(mine),
+                sum(m.level >= INSTALLED for m in mine),
+                one.base_root if one.main else "",
+                one.changed_elements,
+                one.compared_elements,
+                one.alarm,
+            )
+        )
+    return tuple(shown)
 
 
 def _name(state: FleetState, worker_id: str) -> str:
@@ -149,9 +201,12 @@ def _name(state: FleetState, worker_id: str) -> str:
 
 def _target(state: FleetState, worker: Worker) -> Publication | None:
     """What a relay's line is about: the newest live publication that has it, else the current one."""
-    mine = [p for p in state.publications.values() if worker.worker_id in p.members and p.phase not in ENDED]
+    mine = [p for p in state.mains if worker.worker_id in p.members and p.phase not in ENDED]
     live = [p for p in mine if p.phase in LIVE]
-    return max(live or mine, key=lambda p: p.version, default=None)
+    target = max(live or mine, key=lambda p: p.version, default=None)
+    via = target.members[worker.worker_id].via if target is not None else ""
+    lane = state.publications.get(via)
+    return target if lane is None or worker.worker_id not in lane.members else lane
 
 
 def relay_state(worker: Worker, target: Publication | None) -> RelayState:
@@ -253,7 +308,7 @@ def relay_views(state: FleetState, config: FleetConfig, now: float) -> tuple[Rel
 
 
 def status_view(state: FleetState, config: FleetConfig, now: float) -> StatusView:
-    newest_first = sorted(state.publications.values(), key=lambda p: (p.started_s, p.version), reverse=True)
+    newest_first = sorted(state.mains, key=lambda p: (p.started_s, p.version), reverse=True)
     return StatusView(
         config.run,
         relay_views(state, config, now),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from chappe.core.context import Context
 from chappe.core.events import ObjectState
+from chappe.core.lanes import enter, lane_of, of_version
 from chappe.core.placement import Placement
 from chappe.core.publication import LIVE, RECEIVED, Member, Phase, Publication
 from chappe.core.reasons import RebuildReason
@@ -53,8 +54,13 @@ class Supersession:
         return [p for p in self._context.state.publications.values() if p.version < new.version and p is not new]
 
     def take_over(self, new: Publication) -> list[Publication]:
-        """The newer one is offered. Marks who is deferred in it; returns the older ones that are superseded by it."""
-        return [old for old in self.older(new) if self._take_from(old, new)]
+        """The newer one is offered. Marks who is deferred in it; returns the older ones that are superseded by it: a
+        version as a whole, whichever of its objects somebody was taken from."""
+        state = self._context.state
+        taken = {(old.main or old.object_id) for old in self.older(new) if self._take_from(old, new)}
+        mains = [main for main in map(state.publications.get, taken) if main is not None]
+        every = [p for main in sorted(mains, key=lambda p: p.version) for p in of_version(state, main)]
+        return [p for p in every if p.phase in LIVE]
 
     def _take_from(self, old: Publication, new: Publication) -> bool:
         if old.phase is Phase.OPENING:
@@ -65,6 +71,8 @@ class Supersession:
         for worker_id, member in old.members.items():
             if member.level >= RECEIVED or member.superseded:
                 continue
+            if member.via and lane_of(self._context.state, old) is not None:
+                continue  # it is in the lane that it is finished, or not
             worker = self._context.state.workers.get(worker_id)
             if self.is_finishing(old, member, worker) and worker is not None and finishes_first(old, new, worker):
                 if worker_id in new.members:
@@ -80,6 +88,10 @@ class Supersession:
         started = not member.deferred
         member.superseded, member.deferred = True, False
         self._context.update(old)
+        main = self._context.state.publications.get(old.main) if old.main else None
+        if main is not None and worker is not None and worker.worker_id in main.members:
+            main.members[worker.worker_id].superseded = True
+            self._context.update(main)
         if worker is None:
             return
         if worker.worker_id in old.layout:
@@ -106,8 +118,9 @@ class Supersession:
                 member.deferred = False
                 self._context.update(publication)
                 self._context.dirty[worker.worker_id] = None
-                if worker.placeable:
-                    self._placement.append(publication, worker, RebuildReason.FINISHED_OLDER)
+                carrier = enter(self._context.state, publication, worker)
+                if worker.placeable and carrier is not None:
+                    self._placement.append(carrier, worker, RebuildReason.FINISHED_OLDER)
 
     def promote_all(self) -> None:
         """Whatever was in the way of deferred places may have ended."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from chappe.core.effects import PublishErrorKind
 from chappe.core.events import PublishRequested, Role
 from chappe.core.feeding import WAITS
+from chappe.core.lanes import refusal
 from chappe.core.publication import ENDED, LIVE, Publication
 from chappe.core.state import FleetState
 
@@ -38,7 +39,9 @@ def judge(state: FleetState, event: PublishRequested) -> Verdict:
     invalid = _invalid(state, event)
     if invalid:
         return Verdict(refusal=(PublishErrorKind.INVALID, invalid))
-    return _judge_version(state, event) if event.version else _with_workers(state, ())
+    verdict = _judge_version(state, event) if event.version else _with_workers(state, ())
+    lacking = refusal(state, event) if verdict.refusal is None and not (verdict.already or verdict.resume) else ""
+    return Verdict(refusal=(PublishErrorKind.INVALID, lacking)) if lacking else verdict
 
 
 def _invalid(state: FleetState, event: PublishRequested) -> str:
@@ -61,14 +64,14 @@ def _invalid(state: FleetState, event: PublishRequested) -> str:
 
 def _judge_version(state: FleetState, event: PublishRequested) -> Verdict:
     version = event.version
-    same = [p for p in state.publications.values() if p.version == version]
+    same = [p for p in state.mains if p.version == version]
     burned = next((p for p in same if p.burned), None)
     if burned is not None:
         return _burned(state, burned, event)
     newest = state.newest_version
     if version <= newest:
         return _conflict(f"version {version} is not newer than {newest}: versions only grow, publish {newest + 1}")
-    running = [p for p in state.publications.values() if p.phase in LIVE and p.version >= version]
+    running = [p for p in state.mains if p.phase in LIVE and p.version >= version]
     present = [p for p in running if p.origin_id in state.workers and state.workers[p.origin_id].present]
     if present:
         other = max(present, key=lambda p: p.version)

@@ -3,6 +3,7 @@
     Publish call ──▶ Accepted ──▶ Offer, serve ──▶ hash, page by page ──▶ root announced ──▶ ... ──▶ finished
                ├──▶ Accepted with an object and its root, whose publisher went away ──▶ hash here, compare, Offer
                └──▶ AlreadyPublished: hash here, compare, send nothing
+    Accepted with a base ──▶ encode a delta meanwhile, offer it as a second object when the root is known
 
 Decides nothing about the fleet. Here is decided what an answer of the coordinator means to the caller, and when a
 call is made again: a coordinator that is away is waited for, and finds the publication by its object.
@@ -31,6 +32,7 @@ from chappe.errors import (
     VersionConflictError,
 )
 from chappe.origin.calls import explain, is_transient, retry_delay_s
+from chappe.origin.deltaoffer import DeltaOffer, MakeDelta
 from chappe.origin.hashing import hash_snapshot
 from chappe.origin.node import OriginNode
 from chappe.origin.scan import Snapshot
@@ -58,10 +60,18 @@ class PublishJob:
         snapshot: Snapshot,
         spool: SpooledSnapshot | None,
         forget: Callable[[PublishJob], None],
+        *,
+        on_root: Callable[[PublishJob, str], None] = lambda _job, _root: None,
+        make_delta: MakeDelta | None = None,
     ) -> None:
+        """`make_delta` gives what a delta to the snapshot can be made with; `on_root` hears the root, once."""
         self.object_id = request.object_id
         self.spool = spool
-        self._node, self._request, self._started_s, self._snapshot = node, request, started_s, snapshot
+        self._on_root, self._make_delta = on_root, make_delta
+        self._delta: DeltaOffer | None = None
+        self._making: asyncio.Task[None] | None = None
+        self._root: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._node, self._request, self._started_s, self.snapshot = node, request, started_s, snapshot
         self._forget = forget
         self._object: OriginObject | None = None
         self._accepted = False
@@ -150,7 +160,7 @@ class PublishJob:
         algorithm = ALGORITHMS.get(accepted.root.partition(":")[0], XXH3_128)
         try:
             source = OriginObject(
-                self._snapshot, self.object_id, accepted.chunk_bytes, algorithm, on_failed=self._on_failed
+                self.snapshot, self.object_id, accepted.chunk_bytes, algorithm, on_failed=self._on_failed
             )
         except SnapshotError as error:
             self._give_up(error)
@@ -163,6 +173,15 @@ class PublishJob:
         self._node.catalog.add(source)
         self._offer(source, accepted.version)
         self._hashing = self._spawn(self._hash(source))
+        if accepted.base_root and self._make_delta is not None:
+            self._delta = DeltaOffer(
+                self._node,
+                self._request.delta_object_id,
+                accepted.version,
+                self._make_delta(source.manifest),
+                self._root,
+            )
+            self._making = self._spawn(self._delta.run())
 
     def _adopt(self, object_id: str) -> None:
         """The object of a publisher that went away is built anew here: this job goes on under its id."""
@@ -175,7 +194,7 @@ class PublishJob:
                 object_id=self.object_id,
                 version=version,
                 payload_bytes=source.manifest.payload_bytes,
-                snapshot_bytes=self._snapshot.snapshot_bytes,
+                snapshot_bytes=self.snapshot.snapshot_bytes,
                 chunks_total=source.manifest.chunks_total,
                 root=root,
             )
@@ -191,7 +210,7 @@ class PublishJob:
             raise PublicationFailedError(f"{self._what} exists with the root {already.root}, of a kind unknown here")
         if self._own_root is None:
             loop = asyncio.get_running_loop()
-            self._own_root = await loop.run_in_executor(None, hash_snapshot, self._snapshot, algorithm)
+            self._own_root = await loop.run_in_executor(None, hash_snapshot, self.snapshot, algorithm)
         if self._own_root != already.root:
             raise self._other_bytes(already.root, self._own_root)
         status = PublicationStatus.from_message(already.publication)
@@ -209,6 +228,11 @@ class PublishJob:
             self._failure = error  # says more than the reason that was passed on
         else:
             self._node.session.announce_root(self.object_id, root)
+            if not self._root.done():
+                self._root.set_result(root)
+            if self._making is not None:  # it reads the old base, which goes when this one takes its place
+                await asyncio.wait((self._making,))
+            self._on_root(self, root)
 
     async def _prove(self, source: OriginObject, version: int, root: str) -> None:
         """Hash it all, and offer it if it is what was announced under this version."""
@@ -291,8 +315,15 @@ class PublishJob:
         if self._object is not None:
             self._node.session.source_failed(self.object_id, reason)
 
-    def unwanted(self) -> None:
+    def owns(self, object_id: str) -> bool:
+        return object_id == self.object_id or (self._delta is not None and object_id == self._delta.object_id)
+
+    def unwanted(self, object_id: str) -> None:
         """The coordinator wants nothing of the object any more; how the publication ended, its own stream says."""
+        if object_id != self.object_id:
+            if self._delta is not None:
+                self._delta.stop()
+            return
         self._stop_serving()
         if self.publication.done:
             self._forget(self)
@@ -300,6 +331,9 @@ class PublishJob:
     def _stop_serving(self) -> None:
         if self._hashing is not None:
             self._hashing.cancel()
+        self._root.cancel()
+        if self._delta is not None:
+            self._delta.stop()
         self._node.session.withdraw(self.object_id)
         self._node.catalog.remove(self.object_id)
         if self._object is not None:

@@ -117,7 +117,7 @@ def scan(path: Path) -> Snapshot:
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symlinks
         raise SnapshotError(f"{path} cannot be published: {error}") from None
     try:
-        files = [_source_file(name, location) for name, location in (_walk(root) if root.is_dir() else _single(root))]
+        files = [source_file(name, location) for name, location in (_walk(root) if root.is_dir() else _single(root))]
     except OSError as error:
         raise SnapshotError(f"{error.filename or path} cannot be read: {error.strerror}") from error
     check_tree(file.path for file in files)
@@ -168,7 +168,8 @@ def _follow(link: Path, root: Path, blobs: Path | None) -> Path:
     return target
 
 
-def _source_file(name: str, location: Path) -> SourceFile:
+def source_file(name: str, location: Path) -> SourceFile:
+    """A file as it is now. Raises SnapshotError for what is not a regular one, OSError."""
     now = location.lstat()
     if not stat.S_ISREG(now.st_mode):
         raise SnapshotError(f"{location} is not a regular file")

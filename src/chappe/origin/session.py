@@ -47,6 +47,9 @@ class ObjectOffer:
     snapshot_bytes: int
     chunks_total: int
     root: str = ""
+    delta: bool = False
+    changed_elements: int = 0  # of a delta, of those that have a base
+    compared_elements: int = 0
     named: bool = field(default=False, init=False)  # the present stream's desired state has named it
 
     def message(self) -> pb.JoinRequest:
@@ -54,11 +57,13 @@ class ObjectOffer:
             offer=pb.Offer(
                 object_id=self.object_id,
                 version=self.version,
-                kind=relay_pb2.OBJECT_KIND_FULL,
+                kind=relay_pb2.OBJECT_KIND_DELTA if self.delta else relay_pb2.OBJECT_KIND_FULL,
                 payload_bytes=self.payload_bytes,
                 snapshot_bytes=self.snapshot_bytes,
                 chunks_total=self.chunks_total,
                 root=self.root,
+                changed_elements=self.changed_elements,
+                compared_elements=self.compared_elements,
             )
         )
 

@@ -43,14 +43,25 @@ class SpooledSnapshot:
         self.snapshot = snapshot
         self.directory = directory
         self._lock = lock
+        self._closed = self._kept = False
 
     @property
     def path(self) -> Path:
         return self.directory / FILE_NAME
 
+    def keep(self) -> None:
+        """It is the base of the next delta: `close` leaves it there until `let_go`."""
+        self._kept = True
+
+    def let_go(self) -> None:
+        self._kept = False
+        if self._closed:
+            self.close()
+
     def close(self) -> None:
         """Remove the copy. Idempotent. Files that are open can still be read until they are closed."""
-        if self._lock >= 0:
+        self._closed = True
+        if self._lock >= 0 and not self._kept:
             shutil.rmtree(self.directory, ignore_errors=True)
             os.close(self._lock)
             self._lock = -1
@@ -78,9 +89,9 @@ def spool_tensors(tensors: Mapping[str, Any], directory: Path | None = None) -> 
     header = build_header(order, _metadata(described, ties))
     total = len(header) + sum(data_bytes(spec.dtype, spec.shape) for spec in order)
 
-    home = directory if directory is not None else _choose_directory(total)
-    _remove_leftovers(home)
-    spool, lock = _make_directory(home)
+    home = directory if directory is not None else choose_directory(total)
+    remove_leftovers(home)
+    spool, lock = make_directory(home)
     try:
         _write(spool / FILE_NAME, total, header, [kept[spec.name] for spec in order])
         return SpooledSnapshot(scan(spool / FILE_NAME), spool, lock)
@@ -130,7 +141,8 @@ def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
         done += os.pwrite(descriptor, data[done : done + (1 << 30)], offset + done)
 
 
-def _free_bytes(directory: Path) -> int:
+def free_bytes(directory: Path) -> int:
+    """0 for a directory that cannot be looked at."""
     try:
         room = os.statvfs(directory)
     except OSError:
@@ -152,14 +164,15 @@ def _free_memory_bytes() -> int:
     return free if limit == "max" else min(free, int(limit) - used)
 
 
-def _choose_directory(total: int) -> Path:
+def choose_directory(total: int) -> Path:
+    """Memory where it has room for so many bytes and a margin, else the temporary directory."""
     room = total + MARGIN_BYTES
-    if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) and min(_free_bytes(SHARED_MEMORY), _free_memory_bytes()) >= room:
+    if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) and min(free_bytes(SHARED_MEMORY), _free_memory_bytes()) >= room:
         return SHARED_MEMORY
     return Path(tempfile.gettempdir())
 
 
-def _make_directory(home: Path) -> tuple[Path, int]:
+def make_directory(home: Path) -> tuple[Path, int]:
     """A private directory in `home`, and a lock on it that ends with this process, however that ends."""
     while True:
         try:
@@ -176,7 +189,8 @@ def _make_directory(home: Path) -> tuple[Path, int]:
         os.close(lock)
 
 
-def _remove_leftovers(home: Path) -> None:
+def remove_leftovers(home: Path) -> None:
+    """Of publishers that were killed."""
     for leftover in home.glob(_PREFIX + "*"):
         try:
             lock = os.open(leftover, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -166,7 +166,7 @@ class ParentLost(_message.Message):
     def __init__(self, object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., parent: _Optional[str] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Offer(_message.Message):
-    __slots__ = ("object_id", "version", "kind", "payload_bytes", "snapshot_bytes", "chunks_total", "root")
+    __slots__ = ("object_id", "version", "kind", "payload_bytes", "snapshot_bytes", "chunks_total", "root", "changed_elements", "compared_elements")
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +174,8 @@ class Offer(_message.Message):
     SNAPSHOT_BYTES_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    COMPARED_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     object_id: str
     version: int
     kind: _relay_pb2.ObjectKind
@@ -181,7 +183,9 @@ class Offer(_message.Message):
     snapshot_bytes: int
     chunks_total: int
     root: str
-    def __init__(self, object_id: _Optional[str] = ..., version: _Optional[int] = ..., kind: _Optional[_Union[_relay_pb2.ObjectKind, str]] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., chunks_total: _Optional[int] = ..., root: _Optional[str] = ...) -> None: ...
+    changed_elements: int
+    compared_elements: int
+    def __init__(self, object_id: _Optional[str] = ..., version: _Optional[int] = ..., kind: _Optional[_Union[_relay_pb2.ObjectKind, str]] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., chunks_total: _Optional[int] = ..., root: _Optional[str] = ..., changed_elements: _Optional[int] = ..., compared_elements: _Optional[int] = ...) -> None: ...
 
 class RootAnnounced(_message.Message):
     __slots__ = ("object_id", "root")
@@ -404,7 +408,7 @@ class JoinReply(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., probe: _Optional[_Union[ProbeOrder, _Mapping]] = ...) -> None: ...
 
 class PublishRequest(_message.Message):
-    __slots__ = ("origin_id", "version", "until", "topology", "chains", "elapsed_s", "snapshot_bytes", "object_id")
+    __slots__ = ("origin_id", "version", "until", "topology", "chains", "elapsed_s", "snapshot_bytes", "object_id", "payload", "base_root", "delta_object_id", "no_delta")
     ORIGIN_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
@@ -413,6 +417,10 @@ class PublishRequest(_message.Message):
     ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_BYTES_FIELD_NUMBER: _ClassVar[int]
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    BASE_ROOT_FIELD_NUMBER: _ClassVar[int]
+    DELTA_OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    NO_DELTA_FIELD_NUMBER: _ClassVar[int]
     origin_id: str
     version: int
     until: float
@@ -421,21 +429,27 @@ class PublishRequest(_message.Message):
     elapsed_s: float
     snapshot_bytes: int
     object_id: str
-    def __init__(self, origin_id: _Optional[str] = ..., version: _Optional[int] = ..., until: _Optional[float] = ..., topology: _Optional[_Union[Topology, str]] = ..., chains: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., snapshot_bytes: _Optional[int] = ..., object_id: _Optional[str] = ...) -> None: ...
+    payload: str
+    base_root: str
+    delta_object_id: str
+    no_delta: str
+    def __init__(self, origin_id: _Optional[str] = ..., version: _Optional[int] = ..., until: _Optional[float] = ..., topology: _Optional[_Union[Topology, str]] = ..., chains: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., snapshot_bytes: _Optional[int] = ..., object_id: _Optional[str] = ..., payload: _Optional[str] = ..., base_root: _Optional[str] = ..., delta_object_id: _Optional[str] = ..., no_delta: _Optional[str] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("run", "version", "chunk_bytes", "object_id", "root")
+    __slots__ = ("run", "version", "chunk_bytes", "object_id", "root", "base_root")
     RUN_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
+    BASE_ROOT_FIELD_NUMBER: _ClassVar[int]
     run: str
     version: int
     chunk_bytes: int
     object_id: str
     root: str
-    def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., object_id: _Optional[str] = ..., root: _Optional[str] = ...) -> None: ...
+    base_root: str
+    def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., object_id: _Optional[str] = ..., root: _Optional[str] = ..., base_root: _Optional[str] = ...) -> None: ...
 
 class AlreadyPublished(_message.Message):
     __slots__ = ("root", "publication")
@@ -508,7 +522,7 @@ class Fractions(_message.Message):
     def __init__(self, received: _Optional[float] = ..., verified: _Optional[float] = ..., installed: _Optional[float] = ...) -> None: ...
 
 class PublicationStatus(_message.Message):
-    __slots__ = ("run", "version", "root", "kind", "payload_bytes", "snapshot_bytes", "targeted", "installed", "lost", "installed_fraction", "t_bcast", "floor_s", "chains", "fractions", "state", "reason", "objects", "elapsed_s", "topology")
+    __slots__ = ("run", "version", "root", "kind", "payload_bytes", "snapshot_bytes", "targeted", "installed", "lost", "installed_fraction", "t_bcast", "floor_s", "chains", "fractions", "state", "reason", "objects", "elapsed_s", "topology", "payloads", "payload_reason")
     class TBcastEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -535,6 +549,8 @@ class PublicationStatus(_message.Message):
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
+    PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_REASON_FIELD_NUMBER: _ClassVar[int]
     run: str
     version: int
     root: str
@@ -554,7 +570,31 @@ class PublicationStatus(_message.Message):
     objects: _containers.RepeatedScalarFieldContainer[str]
     elapsed_s: float
     topology: str
-    def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., root: _Optional[str] = ..., kind: _Optional[str] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., targeted: _Optional[int] = ..., installed: _Optional[int] = ..., lost: _Optional[_Iterable[str]] = ..., installed_fraction: _Optional[float] = ..., t_bcast: _Optional[_Mapping[str, float]] = ..., floor_s: _Optional[float] = ..., chains: _Optional[_Iterable[_Union[Chain, _Mapping]]] = ..., fractions: _Optional[_Union[Fractions, _Mapping]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., objects: _Optional[_Iterable[str]] = ..., elapsed_s: _Optional[float] = ..., topology: _Optional[str] = ...) -> None: ...
+    payloads: _containers.RepeatedCompositeFieldContainer[ObjectStatus]
+    payload_reason: str
+    def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., root: _Optional[str] = ..., kind: _Optional[str] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., targeted: _Optional[int] = ..., installed: _Optional[int] = ..., lost: _Optional[_Iterable[str]] = ..., installed_fraction: _Optional[float] = ..., t_bcast: _Optional[_Mapping[str, float]] = ..., floor_s: _Optional[float] = ..., chains: _Optional[_Iterable[_Union[Chain, _Mapping]]] = ..., fractions: _Optional[_Union[Fractions, _Mapping]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., objects: _Optional[_Iterable[str]] = ..., elapsed_s: _Optional[float] = ..., topology: _Optional[str] = ..., payloads: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., payload_reason: _Optional[str] = ...) -> None: ...
+
+class ObjectStatus(_message.Message):
+    __slots__ = ("object_id", "kind", "payload_bytes", "targeted", "installed", "base_root", "changed_elements", "compared_elements", "alarm")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TARGETED_FIELD_NUMBER: _ClassVar[int]
+    INSTALLED_FIELD_NUMBER: _ClassVar[int]
+    BASE_ROOT_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    COMPARED_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    ALARM_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    kind: str
+    payload_bytes: int
+    targeted: int
+    installed: int
+    base_root: str
+    changed_elements: int
+    compared_elements: int
+    alarm: str
+    def __init__(self, object_id: _Optional[str] = ..., kind: _Optional[str] = ..., payload_bytes: _Optional[int] = ..., targeted: _Optional[int] = ..., installed: _Optional[int] = ..., base_root: _Optional[str] = ..., changed_elements: _Optional[int] = ..., compared_elements: _Optional[int] = ..., alarm: _Optional[str] = ...) -> None: ...
 
 class RelayStatus(_message.Message):
     __slots__ = ("name", "state", "parent", "chain", "position", "received", "verified", "installed", "rank", "downlink_bytes_per_s", "uplink_bytes_per_s", "source", "reason", "worker_id", "address", "progress", "uplink_source", "downlink_source", "uplink_age_s", "downlink_age_s", "demoted", "dialable")

@@ -1,0 +1,342 @@
+"""Who gets a version as a delta and who in full, whatever happens to either. Invariants are checked after every event.
+
+| happens                                             | then |
+|-----------------------------------------------------|------|
+| all prove the base                                  | nobody has a place in the full object's chains |
+| some do                                             | each kind has its own chains, within the streams of B0 |
+| payload delta, and one lacks the base, or no base   | refused, by name |
+| the delta is not made                               | those that waited get the full object |
+| a worker cannot apply it                            | that one gets the full object, and no delta again |
+| the publisher goes before the delta is offered      | as when it is not made |
+| the publisher goes, nobody holds all of the delta   | the full object, when somebody has it |
+| the publisher goes, a relay holds all of the delta  | it feeds the others |
+| a joiner without the base, the publisher gone       | from one that got the delta |
+| a joiner with the base                              | the delta |
+| a newer version                                     | both objects yield together |
+| cancelled                                           | both end |
+| the coordinator restarts                            | nobody is moved |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from chappe.core import effects as fx
+from chappe.core import events as ev
+from chappe.core.events import Holding, ObjectState, Payload, Role
+from chappe.core.fleet import Fleet, FleetConfig, FleetState
+from chappe.core.invariants import broken
+from chappe.core.lanes import lane_of
+from chappe.core.publication import Phase, Publication
+from chappe.core.status import publication_view
+
+OLD = "xxh3_128:" + "0" * 32
+ROOT = "xxh3_128:" + "1" * 32
+FULL, DELTA = "f" * 32, "d" * 32
+BASE = Holding("b" * 32, ObjectState.INSTALLED, 1, OLD, ((0, 10),), 10)
+FULL_CHUNKS, DELTA_CHUNKS = 100, 4
+
+
+class Rig:
+    """Workers a, b, c, ... join with or without the base; the origin is `o`, it publishes version 2."""
+
+    def __init__(self, with_base: str, without: str = "") -> None:
+        self.fleet = Fleet(FleetConfig("run"))
+        self.now = 10.0
+        self.sessions = {"o": 1}
+        self.effects: list[fx.Effect] = []
+        for name in sorted(with_base + without):
+            self.join(name, [BASE] if name in with_base else [])
+        self.do(ev.Hello("o", 1, Role.ORIGIN, "o", 1, "h:1", uplink_bytes_per_s=50e6))
+
+    def do(self, event: ev.Event) -> list[fx.Effect]:
+        self.now += 0.01
+        self.effects = self.fleet.handle(event, self.now)
+        assert broken(self.fleet) == []
+        return self.effects
+
+    def wait(self, seconds: float) -> None:
+        """Everybody but the origin is heard of meanwhile."""
+        for _ in range(round(seconds * 2)):
+            self.now += 0.49
+            for name, session in self.sessions.items():
+                if name != "o":
+                    self.do(ev.Heard(name, session))
+            self.do(ev.Tick())
+
+    def join(self, name: str, holdings: Iterable[Holding] = ()) -> None:
+        self.sessions[name] = len(self.sessions) + 100
+        self.do(
+            ev.Hello(name, self.sessions[name], Role.RELAY, name, self.sessions[name], "h:1", holdings=tuple(holdings))
+        )
+
+    def publish(self, payload: Payload = Payload.AUTO, *, base: str = OLD, version: int = 2) -> list[fx.Effect]:
+        return self.do(
+            ev.PublishRequested(
+                1,
+                "o",
+                FULL,
+                version,
+                1.0,
+                ev.Topology.CHAINS,
+                0,
+                1000,
+                0.0,
+                payload,
+                base,
+                DELTA if base else "",
+                "none",
+            )
+        )
+
+    def offer_full(self, object_id: str = FULL, version: int = 2, root: str = "") -> None:
+        self.do(ev.Offered("o", 1, object_id, version, "full", 1_000_000, 1_000_000, FULL_CHUNKS, root))
+
+    def offer_delta(self) -> None:
+        self.do(ev.Offered("o", 1, DELTA, 2, "delta", 10_000, 1_000_000, DELTA_CHUNKS, changed_elements=5))
+
+    def announce(self) -> None:
+        self.do(ev.RootAnnounced("o", 1, FULL, ROOT))
+
+    def open(self) -> None:
+        self.publish()
+        self.offer_full()
+        self.announce()
+        self.offer_delta()
+
+    def holds(self, name: str, object_id: str, state: ObjectState, chunks: int, reason: str = "") -> None:
+        total = DELTA_CHUNKS if object_id == DELTA else FULL_CHUNKS
+        landed = state in (ObjectState.VERIFIED, ObjectState.INSTALLED)
+        version, root = (2, ROOT) if landed else (0, "")
+        held = ((0, chunks),) if chunks else ()
+        self.do(
+            ev.HoldingChanged(name, self.sessions[name], Holding(object_id, state, version, root, held, total, reason))
+        )
+
+    def applies(self, name: str) -> None:
+        """All of the delta, and what it leads to."""
+        self.holds(name, DELTA, ObjectState.RECEIVED, DELTA_CHUNKS)
+        self.holds(name, DELTA, ObjectState.INSTALLED, DELTA_CHUNKS)
+        self.holds(name, FULL, ObjectState.INSTALLED, FULL_CHUNKS)
+
+    @property
+    def main(self) -> Publication:
+        return self.fleet.state.publications[FULL]
+
+    @property
+    def lane(self) -> Publication | None:
+        return lane_of(self.fleet.state, self.main)
+
+    def places(self) -> tuple[str, str]:
+        """Who stands in the chains of the full object, and of the delta."""
+        lane = self.lane
+        return "".join(sorted(self.main.layout.workers())), "".join(sorted(lane.layout.workers() if lane else ()))
+
+    def targets(self, name: str) -> set[str]:
+        told = self.fleet.assignment(name)
+        return set() if told is None else {target.object_id for target in told[0]}
+
+
+def of(effects: list[fx.Effect], kind: type) -> list[fx.Effect]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def test_all_prove_the_base() -> None:
+    rig = Rig("abc")
+    assert of(rig.publish(), fx.PublishAccepted) == [fx.PublishAccepted(1, 2, 131072, base_root=OLD)]
+    rig.offer_full()
+    assert rig.places() == ("", "")
+    assert rig.targets("a") == set()
+    rig.announce()
+    rig.offer_delta()
+    assert rig.places() == ("", "abc")
+    assert rig.targets("a") == {DELTA}
+    assert rig.targets("o") == {FULL, DELTA}
+    for name in "abc":
+        assert not of(rig.effects, fx.PublishFinished)
+        rig.applies(name)
+    assert (rig.main.phase, rig.main.installed) == (Phase.CLOSED, 3)
+    assert rig.lane is not None
+    assert rig.lane.phase is Phase.CLOSED
+    view = publication_view(rig.fleet.state, rig.main, "run", rig.now)
+    assert (view.kind, view.payload_bytes, view.targeted, view.installed) == ("delta", 10_000, 3, 3)
+    assert [(p.kind, p.targeted, p.changed_elements) for p in view.payloads] == [("delta", 3, 5)]
+    assert sorted(name for chain in view.chains for name in chain) == ["a", "b", "c"]
+    assert view.floor_s is not None
+
+
+def test_each_kind_has_its_own_chains() -> None:
+    rig = Rig("abcd", "xyz")
+    rig.open()
+    assert rig.places() == ("xyz", "abcd")
+    assert rig.lane is not None
+    streams = sum(bool(c.members) for p in (rig.main, rig.lane) for c in p.layout.chains)
+    assert streams <= 50e6 / 12.5e6  # of B0 at the assumed rate
+    view = publication_view(rig.fleet.state, rig.main, "run", rig.now)
+    assert (view.kind, view.payload_bytes) == ("mixed", 1_000_000)
+    assert {p.kind: p.targeted for p in view.payloads} == {"full": 3, "delta": 4}
+    for name in "abcd":
+        rig.applies(name)
+    assert rig.main.installed == 4  # nobody waits for the other kind
+    for name in "xyz":
+        rig.holds(name, FULL, ObjectState.INSTALLED, FULL_CHUNKS)
+    assert of(rig.effects, fx.PublishFinished)
+
+
+def test_a_delta_that_was_insisted_on_is_refused_by_name() -> None:
+    (refused,) = of(Rig("ab", "xy").publish(Payload.DELTA), fx.RequestRefused)
+    assert isinstance(refused, fx.RequestRefused)
+    assert (refused.kind, "x, y do not hold" in refused.message) == (fx.PublishErrorKind.INVALID, True)
+    (refused,) = of(Rig("ab").publish(Payload.DELTA, base=""), fx.RequestRefused)
+    assert isinstance(refused, fx.RequestRefused)
+    assert "none" in refused.message
+    assert of(Rig("ab").publish(Payload.DELTA), fx.PublishAccepted)
+
+
+def test_no_base_and_nobody_that_has_it() -> None:
+    rig = Rig("", "xy")
+    assert of(rig.publish(), fx.PublishAccepted) == [fx.PublishAccepted(1, 2, 131072)]
+    rig.offer_full()
+    assert rig.places() == ("xy", "")
+    assert rig.main.payload_reason == "no worker holds the base"
+
+
+def test_the_delta_is_not_made() -> None:
+    for announced in (False, True):
+        rig = Rig("ab", "x")
+        rig.publish()
+        rig.offer_full()
+        if announced:
+            rig.announce()
+        assert rig.places() == ("x", "")
+        rig.do(ev.SourceFailed("o", 1, DELTA, "no room"))
+        assert rig.places() == ("abx", "")
+        assert rig.main.payload_reason == "no room"
+        rig.offer_delta()  # too late
+        assert rig.lane is None
+
+
+def test_one_that_cannot_apply_it_gets_the_full_object_and_is_not_offered_the_delta_again() -> None:
+    rig = Rig("abc")
+    rig.open()
+    rig.holds("b", DELTA, ObjectState.RECEIVED, DELTA_CHUNKS)
+    assert rig.main.received == 1
+    rig.holds("b", DELTA, ObjectState.FAILED, DELTA_CHUNKS, "block 3 does not come out")
+    assert rig.places() == ("b", "ac")
+    assert rig.targets("b") == {FULL}
+    assert rig.main.received == 0
+    rig.join("b", [BASE])
+    assert rig.places() == ("b", "ac")
+    rig.applies("a")
+    rig.applies("c")
+    rig.holds("b", FULL, ObjectState.INSTALLED, FULL_CHUNKS)
+    assert (rig.main.phase, rig.main.installed) == (Phase.CLOSED, 3)
+
+
+def test_a_failed_install_is_no_failed_delta() -> None:
+    rig = Rig("ab")
+    rig.open()
+    rig.holds("a", DELTA, ObjectState.VERIFIED, DELTA_CHUNKS)
+    failed = Holding(DELTA, ObjectState.FAILED, 2, ROOT, ((0, DELTA_CHUNKS),), DELTA_CHUNKS, "exit code 1")
+    rig.do(ev.HoldingChanged("a", rig.sessions["a"], failed))
+    assert rig.places() == ("", "ab")
+
+
+def test_the_publisher_goes_before_the_delta_is_offered() -> None:
+    rig = Rig("ab")
+    rig.publish()
+    rig.offer_full()
+    rig.announce()
+    rig.wait(8)
+    assert rig.main.delta_id == ""
+    assert rig.places() == ("ab", "")
+
+
+def test_the_publisher_goes_and_nobody_holds_all_of_the_delta() -> None:
+    rig = Rig("abc")
+    rig.open()
+    rig.applies("a")  # and then it is gone
+    rig.do(ev.SessionLost("a", rig.sessions.pop("a")))
+    rig.wait(8)
+    assert rig.places() == ("bc", "")
+    rig.join("a", [Holding(FULL, ObjectState.INSTALLED, 2, ROOT, ((0, FULL_CHUNKS),), FULL_CHUNKS)])
+    assert rig.main.reason == ""
+    assert rig.main.layout.chains[0].members[0] == "a"
+
+
+def test_the_publisher_goes_and_a_relay_feeds_the_others() -> None:
+    rig = Rig("abc")
+    rig.open()
+    rig.holds("b", DELTA, ObjectState.RECEIVED, DELTA_CHUNKS)
+    rig.wait(8)
+    lane = rig.lane
+    assert lane is not None
+    assert rig.places() == ("", "abc")
+    assert all(chain.rooted and chain.members[0] == "b" for chain in lane.layout.chains if chain.members)
+
+
+def test_joiners_with_and_without_the_base_when_the_publisher_is_gone() -> None:
+    rig = Rig("ab")
+    rig.open()
+    rig.applies("a")
+    rig.applies("b")
+    rig.wait(8)
+    rig.join("x")
+    assert rig.places() == ("ax", "ab")
+    assert rig.targets("a") == {FULL, DELTA}
+    rig.join("c", [BASE])
+    assert rig.places() == ("ax", "abc")
+    assert rig.targets("c") == {DELTA}
+
+
+def test_a_newer_version_and_both_objects_yield_together() -> None:
+    rig = Rig("ab", "x")
+    rig.open()
+    rig.do(ev.PublishRequested(2, "o", "e" * 32, 3, 1.0, ev.Topology.CHAINS, 0, 1000, 0.0))
+    rig.do(ev.Offered("o", 1, "e" * 32, 3, "full", 1_000_000, 1_000_000, FULL_CHUNKS))
+    assert rig.lane is not None
+    # What is left of the delta is less than half of the new version: they finish it first; x has everything to go.
+    assert rig.places() == ("", "ab")
+    assert rig.main.phase is Phase.SUPERSEDED
+    rig.do(ev.CancelRequested(3, 3))
+    assert rig.main.phase is Phase.OPEN
+    assert rig.places() == ("x", "ab")
+
+
+def test_cancelling_ends_both() -> None:
+    rig = Rig("ab", "x")
+    rig.open()
+    lane = rig.lane
+    rig.do(ev.CancelRequested(7, 2))
+    assert lane is not None
+    assert (rig.main.phase, lane.phase) == (Phase.CANCELLED, Phase.CANCELLED)
+    assert rig.targets("a") == rig.targets("x") == rig.targets("o") == set()
+
+
+def test_a_coordinator_that_restarts_moves_nobody() -> None:
+    rig = Rig("ab", "x")
+    rig.open()
+    before = rig.places()
+    state = FleetState.from_json(json.loads(json.dumps(rig.fleet.state.to_json())))
+    rig.fleet = Fleet(FleetConfig("run"), state)
+    rig.do(ev.Hello("o", 2, Role.ORIGIN, "o", 1, "h:1", uplink_bytes_per_s=50e6))
+    for name in "abx":
+        rig.join(name, [BASE] if name != "x" else [])
+    assert rig.places() == before
+    rig.applies("a")
+    assert rig.main.installed == 1
+
+
+def test_the_base_is_kept_while_somebody_may_need_it() -> None:
+    rig = Rig("ab")
+    old = Publication("b" * 32, 1, "", 1.0, ev.Topology.CHAINS, 0, 65536, 1000, 0.0, phase=Phase.CLOSED, root=OLD)
+    rig.fleet.state.publications[old.object_id] = old
+    for number in (2, 3, 4):
+        newer = Publication(str(number) * 32, number, "", 1.0, ev.Topology.CHAINS, 0, 65536, 1000, 0.0)
+        newer.phase, newer.root, newer.retired = Phase.CLOSED, f"xxh3_128:{number:032x}", number < 4
+        rig.fleet.state.publications[newer.object_id] = newer
+    assert rig.fleet.state.keep_versions == (3, 4)
+    rig.publish(version=5)
+    rig.offer_full(version=5)
+    assert rig.fleet.state.keep_versions == (1, 3, 4)
