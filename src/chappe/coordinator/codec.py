@@ -189,38 +189,10 @@ def decode_join(message: pb.JoinRequest, hello: events.Hello) -> events.Event | 
             return _probe_result(message.probe_result, worker_id, session)
         case "leaving":
             return events.LeaveRequested(worker_id, session)
-        case "links":
-            samples = tuple(_sample(sample) for sample in message.links.samples[:_SAMPLES_MAX])
-            return events.LinksMeasured(worker_id, session, samples)
-        case "probe_result":
-            return _probe_ended(message.probe_result, worker_id, session)
         case "hello":
             raise PeerError("a second Hello on one stream: open a new stream instead")
         case _:
             raise PeerError("an empty or unknown message on Join")
-
-
-def _sample(sample: pb.LinkSample) -> events.LinkSample:
-    return events.LinkSample(
-        _identifier(sample.peer, "peer"),
-        sample.sending,
-        _rate(sample.bytes_per_s, "bytes_per_s") or 0.0,
-        _number(sample.busy_s, "busy_s") or 0.0,
-        max(1, sample.streams),
-        sample.bytes,
-    )
-
-
-def _probe_ended(result: pb.ProbeResult, worker_id: str, session: int) -> events.ProbeEnded:
-    return events.ProbeEnded(
-        worker_id,
-        session,
-        result.order[:_TEXT_CHARS],
-        _rate(result.up_bytes_per_s, "up_bytes_per_s"),
-        _rate(result.down_bytes_per_s, "down_bytes_per_s"),
-        _number(result.seconds, "seconds") or 0.0,
-        result.error[:_TEXT_CHARS],
-    )
 
 
 def _seconds(value: float, what: str) -> float:
@@ -238,7 +210,8 @@ def _links(report: pb.LinkReport, worker_id: str, session: int) -> events.LinksM
         peer = _identifier(sample.peer, "peer")
         rate, busy_s = _rate(sample.bytes_per_s, "bytes_per_s"), _seconds(sample.busy_s, "busy_s")
         if rate is not None and busy_s > 0:
-            samples.append(events.LinkSample(peer, sample.sending, rate, busy_s, max(1, sample.streams)))
+            streams = max(1, sample.streams)
+            samples.append(events.LinkSample(peer, sample.sending, rate, busy_s, streams, sample.bytes))
     return events.LinksMeasured(worker_id, session, tuple(samples))
 
 
