@@ -159,7 +159,7 @@ JOIN_CASES = [
             )
         ),
         events.LinksMeasured(
-            "w1", 7, (events.LinkSample("o1", False, 5e6, 1.5, 1), events.LinkSample("w2", True, 4e6, 2.0, 1))
+            "w1", 7, (events.LinkSample("o1", False, 5e6, 1.5, 1, 7_500_000), events.LinkSample("w2", True, 4e6, 2.0))
         ),
     ),
     (
