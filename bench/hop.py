@@ -1,7 +1,8 @@
 """`python -m bench hop`: what the machine itself carries, without shaped links: origin -> relay -> relay on loopback.
 
-Real daemons and the real publisher. Beside it the floor: one bare TCP stream on loopback, a process a side. The
-allocator's thresholds are compared by running the relays with and without them, alternately.
+Real daemons and the real publisher: with the payload over TCP connections of its own, over gRPC, and over gRPC with
+glibc's malloc as it comes. Beside them, in the same run, a chain of bare sockets that hash and store the same bytes
+(`bench.barehop`: what a relay cannot do without), and one bare TCP stream.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from rich.console import Console
 from rich.table import Table
 
+from bench import barehop
 from bench.results import RESULTS, write_results
 from chappe.cli.localfleet import LocalFleet, RelaySpec, relay_specs
 from chappe.cli.process import Process
@@ -32,6 +34,9 @@ from chappe.origin.scan import scan
 from chappe.publisher import AsyncPublisher
 
 FAST = ("--downlink", "10gbit", "--uplink", "10gbit")
+BARE = "bare sockets"
+KINDS = {"TCP": ("auto", True), "gRPC": ("grpc", True), "gRPC, glibc's malloc": ("grpc", False)}
+"""What carries the payload, and whether malloc's thresholds are raised."""
 _RECEIVER = """
 import socket, sys
 server = socket.create_server(("127.0.0.1", 0))
@@ -48,7 +53,7 @@ print("done", flush=True)
 class Run:
     """One broadcast. Rates are 10^9 bytes per second, CPU is seconds per 10^9 bytes, memory is bytes."""
 
-    thresholds: bool
+    kind: str
     t_bcast_s: float
     goodput_gb_per_s: float
     middle_cpu_s_per_gb: float
@@ -111,9 +116,10 @@ def hash_gb_per_s(snapshot: Path) -> float:
     return scanned.snapshot_bytes / (time.perf_counter() - started) / 1e9
 
 
-async def broadcast(directory: Path, snapshot: Path, *, thresholds: bool) -> Run:
+async def broadcast(directory: Path, snapshot: Path, kind: str) -> Run:
     """Two relays in one chain, fresh stores."""
-    fleet = Fleet(directory, relay_specs(2, FAST))
+    transport, thresholds = KINDS[kind]
+    fleet = Fleet(directory, relay_specs(2, (*FAST, "--transport", transport)))
     fleet.thresholds = thresholds
     async with fleet, AsyncPublisher(fleet.address, uplink="10gbit", base_cache=False) as publisher:
         middle, tail = fleet.workers.values()
@@ -122,7 +128,7 @@ async def broadcast(directory: Path, snapshot: Path, *, thresholds: bool) -> Run
         gigabytes, took_s = result.payload_bytes / 1e9, result.t_bcast["1.0"]
         assert took_s is not None
         return Run(
-            thresholds,
+            kind,
             took_s,
             gigabytes / took_s,
             (cpu_s(middle) - before[0]) / gigabytes,
@@ -140,25 +146,34 @@ async def _measure(base: Path, size_bytes: int, repeats: int) -> tuple[list[Run]
     for repeat in range(repeats):
         rates["bare_tcp_gb_per_s"].append(bare_tcp_gb_per_s(size_bytes))
         rates["hash_gb_per_s"].append(hash_gb_per_s(snapshot))
-        for thresholds in (True, False):
-            directory = base / f"run-{repeat}-{thresholds}"
-            runs.append(await broadcast(directory, snapshot, thresholds=thresholds))
+        runs.append(Run(BARE, *astuple(await asyncio.to_thread(barehop.measure, snapshot, base))))
+        for kind in KINDS:
+            directory = base / f"run-{repeat}"
+            runs.append(await broadcast(directory, snapshot, kind))
             shutil.rmtree(directory)
     return runs, rates
 
 
 def _show(runs: list[Run], rates: dict[str, list[float]], size_bytes: int) -> None:
-    table = Table(title=f"origin -> relay -> relay, {size_bytes / 1e9:.2f} GB, medians of {len(runs) // 2}")
-    for heading in ("malloc", "goodput GB/s", "middle CPU s/GB", "tail CPU s/GB", "RSS max MB"):
+    repeats = sum(run.kind == BARE for run in runs)
+    table = Table(title=f"origin -> relay -> relay, {size_bytes / 1e9:.2f} GB, medians of {repeats}")
+    for heading in ("payload over", "goodput GB/s", "of bare", "middle CPU s/GB", "of bare", "tail CPU s/GB", "RSS MB"):
         table.add_column(heading, justify="right")
-    for thresholds, name in ((True, "raised thresholds"), (False, "glibc's default")):
-        mine = [run for run in runs if run.thresholds is thresholds]
+
+    def median(kind: str, key: str) -> float:
+        return statistics.median(getattr(run, key) for run in runs if run.kind == kind)
+
+    for kind in (BARE, *KINDS):
+        goodput, middle = median(kind, "goodput_gb_per_s"), median(kind, "middle_cpu_s_per_gb")
+        most = max(max(r.middle_rss_max_bytes, r.tail_rss_max_bytes) for r in runs if r.kind == kind)
         table.add_row(
-            name,
-            f"{statistics.median(r.goodput_gb_per_s for r in mine):.2f}",
-            f"{statistics.median(r.middle_cpu_s_per_gb for r in mine):.2f}",
-            f"{statistics.median(r.tail_cpu_s_per_gb for r in mine):.2f}",
-            f"{max(max(r.middle_rss_max_bytes, r.tail_rss_max_bytes) for r in mine) / 1e6:.0f}",
+            kind,
+            f"{goodput:.2f}",
+            f"{goodput / median(BARE, 'goodput_gb_per_s'):.2f}",
+            f"{middle:.2f}",
+            f"{middle / median(BARE, 'middle_cpu_s_per_gb'):.2f}",
+            f"{median(kind, 'tail_cpu_s_per_gb'):.2f}",
+            f"{most / 1e6:.0f}",
         )
     console = Console()
     console.print(table)
@@ -181,7 +196,7 @@ _DEFAULTS = HopSettings()
 
 
 def hop(*, settings: Annotated[HopSettings, Flat] = _DEFAULTS) -> int:
-    """Goodput, CPU and memory of relays on loopback, with and without raised malloc thresholds; hashing; bare TCP."""
+    """Goodput, CPU and memory of relays on loopback, over TCP and gRPC, beside bare sockets; hashing; bare TCP."""
     if settings.repeats < 1 or settings.size < 1 << 20:
         raise UsageError("--repeats must be 1 or more, and --size at least 1MiB")
     with tempfile.TemporaryDirectory(prefix="chappe-hop-", dir=settings.directory) as base:

@@ -19,7 +19,7 @@ from chappe.hop.client import build_request, fetch
 from chappe.hop.guard import AssignedChild, EdgeGuard
 from chappe.hop.net import RunningServer, open_channel, open_server, parse_address
 from chappe.hop.server import RELAY_SERVICE, RelayService
-from chappe.hop.source import Signal, SourceState
+from chappe.hop.source import Data, Signal, SourceState
 from chappe.v1 import coordinator_pb2 as pb
 from chappe.v1 import coordinator_pb2_grpc, relay_pb2
 from chappe.wire.manifest import decode_header, decode_page
@@ -65,7 +65,7 @@ class MemoryObject:
         self._digests += check_page(self.manifest, index, b"".join(digests))
         self.signal.fire()
 
-    def put_chunks(self, chunks: Sequence[tuple[int, bytes]]) -> None:
+    def put_chunks(self, chunks: Sequence[tuple[int, Data]], digests: Sequence[bytes] | None = None) -> None:
         assert self.manifest is not None
         for chunk, data in chunks:
             if self.manifest.algorithm.once(data) != self._digests[chunk]:

@@ -6,7 +6,7 @@ import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from pydantic import Field, field_validator
@@ -49,6 +49,11 @@ class RelaydSettings(TlsSettings):
     """HOST:PORT at which the next relay of the chain fetches: loopback unless told otherwise, port 0 for any."""
     advertise: str | None = None
     """HOST:PORT that peers dial, where it differs from --listen."""
+    data_listen: str | None = None
+    """HOST:PORT at which it offers the next relay a bare TCP connection for the payload, beside gRPC: far less CPU on
+    fast links. Any port at the host of --listen when not given; 'off' for gRPC alone."""
+    transport: Literal["auto", "grpc"] = "auto"
+    """auto takes the payload over TCP where the parent offers it and its port can be reached, grpc never does."""
     http: str | None = None
     """HOST:PORT for /metrics, /healthz and /readyz; not served when not given."""
     downlink: Rate | None = None

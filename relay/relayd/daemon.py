@@ -35,6 +35,8 @@ from chappe.hop.net import (
 )
 from chappe.hop.server import RELAY_SERVICE
 from chappe.hop.store import Store
+from chappe.hop.tcp_listen import TcpListener, data_address
+from chappe.hop.tcp_routes import TcpRoutes
 from chappe.http import HttpServer, serve_http
 from chappe.wire.relay_messages import Node
 from relayd.config import RelaydSettings
@@ -55,6 +57,8 @@ class Endpoints:
     coordinator: Address
     advertise: Address | None
     tls: Tls | None
+    data: Address | None
+    """Where data connections are offered."""
 
     @classmethod
     def of(cls, settings: RelaydSettings) -> Endpoints:
@@ -65,11 +69,14 @@ class Endpoints:
         if settings.http is not None:
             given["--http"] = settings.http
         addresses = {flag: _address(flag, text) for flag, text in given.items()}
+        data = data_address(settings.data_listen, addresses["--listen"])
+        if settings.data_listen is not None and data is not None:
+            addresses["--data-listen"] = data
         tls = load_tls(settings.tls_cert, settings.tls_key, settings.tls_ca)
         check_plaintext(addresses, tls, settings.insecure)
         if addresses["--coordinator"].port == 0:
             raise UsageError(f"--coordinator {settings.coordinator}: port 0 is nobody's")
-        return cls(addresses["--listen"], addresses["--coordinator"], addresses.get("--advertise"), tls)
+        return cls(addresses["--listen"], addresses["--coordinator"], addresses.get("--advertise"), tls, data)
 
 
 def _address(flag: str, text: str) -> Address:
@@ -129,6 +136,7 @@ async def open_daemon(settings: RelaydSettings, store: Store, endpoints: Endpoin
         describe=describe,
         dial_coordinator=lambda: open_channel(endpoints.coordinator, endpoints.tls, COORDINATOR_NAME),
         dial_peer=dial_peer,
+        tcp=TcpRoutes(endpoints.tls, on=settings.transport == "auto"),
     )
     http = None
     async with AsyncExitStack() as stack:
@@ -136,6 +144,9 @@ async def open_daemon(settings: RelaydSettings, store: Store, endpoints: Endpoin
         stack.push_async_callback(local.stop, None)
         server = await open_server(endpoints.listen, endpoints.tls, {RELAY_SERVICE: relay.service.add_to})
         stack.push_async_callback(server.stop, _STREAM_GRACE_S)
+        if endpoints.data is not None:
+            relay.service.tcp = await TcpListener.open(endpoints.data, endpoints.tls)
+            stack.push_async_callback(relay.service.tcp.close)
         if settings.http is not None:
             http = await serve_http(settings.http, relay.metrics.registry, relay.machine.ready)
             stack.push_async_callback(http.close)
@@ -165,6 +176,7 @@ async def run_relayd(settings: RelaydSettings) -> int:
                 "ready",
                 name=settings.name,
                 address=str(daemon.server.address),
+                data=str(daemon.relay.service.tcp.address) if daemon.relay.service.tcp else None,
                 http=daemon.http.url if daemon.http else None,
                 store=str(store.layout.root),
                 run=store.run,

@@ -36,6 +36,7 @@ from chappe.hop.push import ExpectedPush, PushInbox
 from chappe.hop.receive import Receiver
 from chappe.hop.source import SourceState
 from chappe.hop.stall import STALL_FLOOR_S, StallRule
+from chappe.hop.tcp_routes import TcpRoutes
 from chappe.v1.relay_pb2 import EdgeToken, FetchRequest
 
 log = structlog.get_logger()
@@ -114,6 +115,7 @@ class Fetches:
         downlink: TokenBucket | None,
         meters: HopMeters,
         inbox: PushInbox,
+        tcp: TcpRoutes,
         generation: int,
         stall_floor_s: float = STALL_FLOOR_S,
     ) -> None:
@@ -126,6 +128,7 @@ class Fetches:
         self._downlink = downlink
         self._meters = meters
         self._inbox = inbox
+        self._tcp = tcp
         self._generation = generation
         self._stalls = StallRule(stall_floor_s)
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -194,6 +197,8 @@ class Fetches:
                     on_connected=lambda: self._on_event(FetchConnected(order.fetch)),
                     stall_floor_s=self._stalls.floor_for(peer.worker_id),
                     expected_bytes_per_s=order.expected_bytes_per_s or None,
+                    tcp=self._tcp.to(peer),
+                    on_fallback=lambda reason: self._tcp.failed(peer, reason),
                 )
 
     def _request(self, order: OpenFetch, held: StoredObject) -> FetchRequest:

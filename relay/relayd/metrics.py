@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from chappe.core.events import ObjectState
 from chappe.core.reasons import ParentLossReason
+from chappe.hop.meter import GRPC, TCP
 
 SHOWN_STATES = (ObjectState.RECEIVED, ObjectState.VERIFIED, ObjectState.INSTALLED)
 PARENT_CHANGE_REASONS = ("reassigned", *(reason.value for reason in ParentLossReason))
@@ -27,6 +28,8 @@ class Reading:
     uplink_bytes_per_s: float
     backlog_bytes: int
     versions: Mapping[ObjectState, int]
+    hops: Mapping[str, Sequence[str]]
+    """By direction, of each open stream what carries its payload."""
 
 
 class RelaydMetrics:
@@ -78,6 +81,13 @@ class _Live(Collector):
         hop.add_metric(["downlink"], now.downlink_bytes_per_s)
         hop.add_metric(["uplink"], now.uplink_bytes_per_s)
         yield hop
+        transport = GaugeMetricFamily(
+            "relayd_hop_transport", "Open streams, by what carries their payload.", labels=["direction", "transport"]
+        )
+        for direction, carriers in now.hops.items():
+            for carrier in (GRPC, TCP):
+                transport.add_metric([direction, carrier], carriers.count(carrier))
+        yield transport
         yield GaugeMetricFamily(
             "relayd_backlog_bytes", "Held here, wanted by a connected child, and not sent yet.", value=now.backlog_bytes
         )

@@ -58,6 +58,7 @@ from chappe.hop.pushes import PushEdge
 from chappe.hop.source import Signal
 from chappe.hop.stall import STALL_FLOOR_S
 from chappe.hop.store import Store
+from chappe.hop.tcp_routes import TcpRoutes
 from chappe.v1 import coordinator_pb2 as pb
 from chappe.v1.relay_pb2 import EndReason
 from chappe.wire.frames import PROTOCOL_VERSION
@@ -100,6 +101,7 @@ class Relay:
         describe: Callable[[], Coroutine[Any, Any, Node]],
         dial_coordinator: Callable[[], grpc.aio.Channel],
         dial_peer: Callable[[PeerRef], grpc.aio.Channel],
+        tcp: TcpRoutes,
     ) -> None:
         self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.landed = Signal()
@@ -128,6 +130,7 @@ class Relay:
             downlink=peering.downlink,
             meters=peering.received,
             inbox=peering.inbox,
+            tcp=tcp,
             generation=store.generation,
             stall_floor_s=options.stall_timeout_s,
         )
@@ -362,6 +365,7 @@ class Relay:
             uplink_bytes_per_s=streams.bytes_per_s(now),
             backlog_bytes=streams.backlog_bytes(),
             versions=self.machine.versions(),
+            hops={"downlink": received.transports(), "uplink": streams.meters.transports()},
         )
 
 

@@ -45,6 +45,8 @@ class AsyncPublisher:
     """Publishes snapshots to the fleet of one coordinator. Use it in `async with`, on one event loop.
 
     - `listen`, `advertise`: where this origin serves, and how workers reach it where that is another address.
+    - `data_listen`: where it offers workers a bare TCP connection for the payload, beside gRPC; by default any port
+      at the host of `listen`, "off" for gRPC alone.
     - `uplink`: what the host can send, as `300mbit` or bytes per second, for planning. `limit_uplink` caps it.
     - `tls`: as `chappe.hop.net.load_tls` reads it; without, addresses beyond loopback need `insecure=True`.
     - `name`: of this origin in the fleet; with TLS it must be, and is by default, the certificate's.
@@ -59,6 +61,7 @@ class AsyncPublisher:
         coordinator: str,
         *,
         listen: str = "127.0.0.1:0",
+        data_listen: str | None = None,
         advertise: str | None = None,
         uplink: str | float | None = None,
         limit_uplink: str | float | None = None,
@@ -72,6 +75,7 @@ class AsyncPublisher:
         self._settings = OriginSettings.parse(
             coordinator=coordinator,
             listen=listen,
+            data_listen=data_listen,
             advertise=advertise,
             uplink=uplink,
             limit_uplink=limit_uplink,
@@ -258,6 +262,7 @@ class Publisher:
         coordinator: str,
         *,
         listen: str = "127.0.0.1:0",
+        data_listen: str | None = None,
         advertise: str | None = None,
         uplink: str | float | None = None,
         limit_uplink: str | float | None = None,
@@ -271,6 +276,7 @@ class Publisher:
         self._publisher = AsyncPublisher(
             coordinator,
             listen=listen,
+            data_listen=data_listen,
             advertise=advertise,
             uplink=uplink,
             limit_uplink=limit_uplink,

@@ -19,7 +19,7 @@ from chappe.hop.limits import TokenBucket
 from chappe.hop.net import RunningServer, Tls, open_channel, open_server, parse_address
 from chappe.hop.push import PushInbox
 from chappe.hop.server import RELAY_SERVICE, RelayService
-from chappe.hop.source import Signal, SourceState
+from chappe.hop.source import Data, Signal, SourceState
 from chappe.v1.relay_pb2 import EdgeClaims, EdgeToken
 from chappe.wire.manifest import decode_header, decode_page, encode_header, encode_page
 from chappe.wire.token import TokenKey
@@ -95,7 +95,7 @@ class MemoryObject:
         self._digests += digests
         self.signal.fire()
 
-    def put_chunks(self, chunks: Sequence[tuple[int, bytes]]) -> None:
+    def put_chunks(self, chunks: Sequence[tuple[int, Data]], digests: Sequence[bytes] | None = None) -> None:
         if self.put_error is not None:
             raise self.put_error
         for chunk, data in chunks:

@@ -109,6 +109,24 @@ def test_a_bad_chunk_is_neither_stored_nor_held_and_those_before_it_are(store: S
         held.read_chunk(3)
 
 
+def test_chunks_that_somebody_has_hashed_are_compared_and_not_kept(store: Store) -> None:
+    """Their bytes lie in a buffer that is used again: what is served later comes from the disk."""
+    model = make_model()
+    held = receive(store, model, [])
+    buffer = bytearray(model.chunk(2))
+    once = model.manifest.algorithm.once
+    held.put_chunks([(2, memoryview(buffer))], [once(buffer)])
+    with pytest.raises(ChunkMismatchError):
+        held.put_chunks([(3, memoryview(buffer))], [once(buffer)])
+    buffer[:] = bytes(len(buffer))
+    assert held.read_chunk(2) == model.chunk(2)
+    assert list(held.ledger.held) == [(2, 3)]
+    opened = held.open_chunk(2)
+    assert opened is not None
+    with opened as span:
+        assert os.pread(span.descriptor, len(buffer), span.offset) == model.chunk(2)
+
+
 def test_verified_bytes_are_never_written_again(store: Store, disk: FaultyDisk) -> None:
     model = make_model()
     held = receive(store, model, [0])

@@ -11,7 +11,8 @@ from chappe.core.ledger import OPEN_END
 from chappe.core.manifest import CHUNK_BYTES_MIN
 from chappe.hop import stream
 from chappe.hop.guard import Ticket
-from chappe.hop.stream import BATCH_BYTES_MAX, ChildStream
+from chappe.hop.outlet import BATCH_BYTES_MAX
+from chappe.hop.stream import ChildStream
 from chappe.v1.relay_pb2 import EndReason, FetchRequest, Range
 from chappe.wire.frames import ChunkBatch, decode_reply
 

@@ -54,6 +54,8 @@ async def test_every_hop_holds_what_the_origin_has_sent(tmp_path: Path, monkeypa
         status = await fleet.wait_status(lambda s: bool(s.publications[0].chains))
         assert [list(chain.names) for chain in status.publications[0].chains] == [["w1", "w2", "w3", "w4"]]
         assert not (fleet.store("w1") / "current").exists()
+        for process in fleet.workers.values():
+            assert (await metrics(process))['relayd_hop_transport{direction="downlink",transport="tcp"}'] == 1
         gate.opened.fire()
         result = await publication.wait(1.0, timeout_s=60)
         assert result.installed == 4
@@ -61,7 +63,8 @@ async def test_every_hop_holds_what_the_origin_has_sent(tmp_path: Path, monkeypa
 
 
 @pytest.mark.timeout(600)
-async def test_memory_does_not_grow_with_the_payload(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["auto", "grpc"])
+async def test_memory_does_not_grow_with_the_payload(tmp_path: Path, transport: str) -> None:
     """A 4 GiB sparse snapshot through two relays: the highest RSS ever stays under 150 MB."""
     source = tmp_path / "model.safetensors"
     elements = (4 << 30) - 128
@@ -73,7 +76,9 @@ async def test_memory_does_not_grow_with_the_payload(tmp_path: Path) -> None:
         for at in range(200, 4 << 30, 512 << 20):
             os.pwrite(file.fileno(), b"not only zeros", at)
     async with (
-        LocalFleet(tmp_path / "fleet", relays(2, "--downlink", "10gbit", "--uplink", "10gbit")) as fleet,
+        LocalFleet(
+            tmp_path / "fleet", relays(2, "--downlink", "10gbit", "--uplink", "10gbit", "--transport", transport)
+        ) as fleet,
         AsyncPublisher(fleet.address, uplink="10gbit") as publisher,
     ):
         result = await (await publisher.publish(source, version=1)).wait(1.0, timeout_s=500)

@@ -12,7 +12,7 @@ import xxhash
 from chappe.core.digest import BLAKE3, XXH3_128, Algorithm
 from chappe.core.manifest import LEAF_BYTES, file_digest, snapshot_root
 from chappe.errors import PublicationCancelledError, SnapshotChangedError, SnapshotError
-from chappe.hop.source import ChunkSource, SourceState
+from chappe.hop.source import ChunkFiles, ChunkSource, SourceState
 from chappe.origin import hashing
 from chappe.origin.hashing import OPEN_FILES_MAX, OpenFiles, hash_snapshot
 from chappe.origin.scan import Snapshot, scan
@@ -157,6 +157,26 @@ async def test_a_change_after_hashing_is_seen_when_a_chunk_is_read(tmp_path: Pat
     os.truncate(tmp_path / "model.safetensors", 100)
     with pytest.raises(SnapshotChangedError, match="its size went from"):
         origin.read_chunk(5)
+    origin.close()
+
+
+async def test_a_chunk_that_is_sent_from_its_file_is_looked_at_before_and_after(tmp_path: Path) -> None:
+    snapshot = model(tmp_path, 3 << 20)
+    origin = OriginObject(snapshot, ID, 1 << 20)
+    await origin.hash()
+    assert isinstance(origin, ChunkFiles)
+    for chunk in range(origin.manifest.chunks_total):
+        with origin.open_chunk(chunk) as span:
+            length = origin.manifest.place(chunk).length
+            assert os.pread(span.descriptor, length, span.offset) == origin.read_chunk(chunk)
+    weights = tmp_path / "model.safetensors"
+    last = origin.manifest.chunks_total - 1
+    with pytest.raises(SnapshotChangedError), origin.open_chunk(last):
+        os.utime(weights, ns=(1, 1))  # written to while it is sent
+    entered = False
+    with pytest.raises(SnapshotChangedError), origin.open_chunk(last):
+        entered = True
+    assert not entered
     origin.close()
 
 

@@ -18,6 +18,7 @@ READING = Reading(
     uplink_bytes_per_s=0.0,
     backlog_bytes=7,
     versions={ObjectState.RECEIVED: 3, ObjectState.VERIFIED: 2, ObjectState.INSTALLED: 1},
+    hops={"downlink": ["tcp"], "uplink": ["grpc", "tcp", "tcp"]},
 )
 
 NAMES = {
@@ -25,6 +26,7 @@ NAMES = {
     "relayd_forwarded_bytes_total",
     "relayd_chunk_verify_failures_total",
     "relayd_hop_bytes_per_second",
+    "relayd_hop_transport",
     "relayd_backlog_bytes",
     "relayd_snapshot_version",
     "relayd_install_seconds_count",
@@ -39,6 +41,8 @@ def test_all_promised_names_are_there_before_anything_has_happened() -> None:
     value = metrics.registry.get_sample_value
     assert value("relayd_received_bytes_total") == 100
     assert value("relayd_hop_bytes_per_second", {"direction": "downlink"}) == 12.5
+    assert value("relayd_hop_transport", {"direction": "uplink", "transport": "tcp"}) == 2
+    assert value("relayd_hop_transport", {"direction": "downlink", "transport": "grpc"}) == 0
     assert value("relayd_snapshot_version", {"state": "verified"}) == 2
     assert value("relayd_parent_changes_total", {"reason": "stalled"}) == 0
 

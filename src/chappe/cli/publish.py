@@ -34,6 +34,9 @@ class PublishSettings(Settings):
     """Never send faster than this."""
     listen: str = "127.0.0.1:0"
     """HOST:PORT where workers fetch from; port 0 takes a free one."""
+    data_listen: str | None = None
+    """HOST:PORT where workers are offered a bare TCP connection for the payload, beside gRPC: less CPU on fast links.
+    Any port at the host of --listen when not given; 'off' for gRPC alone."""
     advertise: str | None = None
     """HOST:PORT that workers dial, where it is not --listen (behind port forwarding)."""
     name: str | None = None

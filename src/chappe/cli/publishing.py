@@ -34,6 +34,7 @@ async def run_publish(path: Path, settings: PublishSettings, tls: TlsSettings, *
     publisher = AsyncPublisher(
         settings.coordinator,
         listen=settings.listen,
+        data_listen=settings.data_listen,
         advertise=settings.advertise,
         uplink=settings.uplink,
         limit_uplink=settings.limit_uplink,

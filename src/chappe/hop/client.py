@@ -7,15 +7,19 @@ from collections.abc import Callable, Iterable
 import grpc
 import grpc.aio
 
+from chappe.core.digest import Algorithm
 from chappe.core.ledger import OPEN_END
 from chappe.core.reasons import ParentLossReason
+from chappe.hop.inlet import Inlet
 from chappe.hop.limits import TokenBucket
-from chappe.hop.meter import HopMeter
+from chappe.hop.meter import GRPC, HopMeter
 from chappe.hop.receive import FetchEnd, Receiver
 from chappe.hop.source import ChunkSink
 from chappe.hop.stall import STALL_FLOOR_S
+from chappe.hop.tcp_receive import TcpRoute
+from chappe.hop.tcp_send import TcpLostError
 from chappe.v1.relay_pb2 import EdgeToken, FetchRequest, Range, Watermark
-from chappe.wire.frames import PROTOCOL_VERSION, Reply, decode_reply
+from chappe.wire.frames import PROTOCOL_VERSION
 
 __all__ = ["FetchEnd", "build_request", "fetch"]
 
@@ -53,40 +57,68 @@ async def fetch(
     on_watermark: Callable[[Watermark], None] | None = None,
     stall_floor_s: float = STALL_FLOOR_S,
     expected_bytes_per_s: float | None = None,
+    tcp: TcpRoute | None = None,
+    on_fallback: Callable[[str], None] | None = None,
 ) -> FetchEnd:
     """Receive into the sink until all is here or the parent is lost. Cancel it to close the stream.
 
     Silence of the parent is a stall after `stall_floor_s`, later on a hop on which a chunk takes long. `on_connected`
-    is called once, when the parent has taken this child in. Raises StoreError (DiskFullError) when this node's own
-    store is the trouble; nothing else.
+    is called once, when the parent has taken this child in. With `tcp`, the payload may come over a data connection;
+    `on_fallback` hears why it does not, or not any more. Raises StoreError (DiskFullError) when this node's own store
+    is the trouble; nothing else.
     """
-    receiver = Receiver(
-        request,
-        sink,
-        downlink=downlink,
-        meter=meter,
-        on_connected=on_connected,
-        on_watermark=on_watermark,
-        stall_floor_s=stall_floor_s,
-        expected_bytes_per_s=expected_bytes_per_s,
-    )
-    method: grpc.aio.UnaryStreamMultiCallable[FetchRequest, bytes] = channel.unary_stream(
-        _FETCH, request_serializer=FetchRequest.SerializeToString
-    )
-    call = method(request)
+    meter = meter if meter is not None else HopMeter()
+    connected = False
 
-    async def read() -> tuple[Reply, int] | None:
-        message = await call.read()
-        if not isinstance(message, bytes):
-            return None  # EOF
-        return decode_reply(message), len(message)
+    def first_word() -> None:
+        nonlocal connected
+        if not connected and on_connected is not None:
+            on_connected()
+        connected = True
+
+    def fell_back(reason: str) -> None:
+        meter.transport = GRPC
+        if on_fallback is not None:
+            on_fallback(reason)
+
+    async def attempt(request: FetchRequest, tcp: TcpRoute | None) -> FetchEnd:
+        receiver = Receiver(
+            request,
+            sink,
+            downlink=downlink,
+            meter=meter,
+            on_connected=first_word,
+            on_watermark=on_watermark,
+            stall_floor_s=stall_floor_s,
+            expected_bytes_per_s=expected_bytes_per_s,
+        )
+        request.accepts_tcp = tcp is not None
+        call = _method(channel)(request)
+        inlet = Inlet(call, tcp, lambda: _algorithm(sink), on_switch=meter.switched_to_tcp, on_fallback=fell_back)
+        try:
+            end = await receiver.run(inlet.read)
+        except grpc.aio.AioRpcError as error:
+            return FetchEnd(_loss(error, connected), detail=error.details() or error.code().name)
+        finally:
+            inlet.close()
+            call.cancel()
+        if inlet.switched and end.reason is ParentLossReason.STALLED:
+            fell_back(end.detail)  # perhaps it is only this connection that carries nothing any more
+        return end
 
     try:
-        return await receiver.run(read)
-    except grpc.aio.AioRpcError as error:
-        return FetchEnd(_loss(error, receiver.connected), detail=error.details() or error.code().name)
-    finally:
-        call.cancel()
+        return await attempt(request, tcp)
+    except TcpLostError:  # the parent is there all the same
+        return await attempt(build_request(sink, request.stripe, request.token), None)
+
+
+def _method(channel: grpc.aio.Channel) -> grpc.aio.UnaryStreamMultiCallable[FetchRequest, bytes]:
+    return channel.unary_stream(_FETCH, request_serializer=FetchRequest.SerializeToString)
+
+
+def _algorithm(sink: ChunkSink) -> Algorithm | None:
+    manifest = sink.manifest
+    return None if manifest is None else manifest.algorithm
 
 
 def _loss(error: grpc.aio.AioRpcError, connected: bool) -> ParentLossReason:

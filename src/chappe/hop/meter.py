@@ -30,6 +30,10 @@ DROP_SHARE = 0.75
 _SLICE_S = 0.1  # of busy time: less tells nothing of a rate
 
 
+GRPC, TCP = "grpc", "tcp"
+"""What carries the payload of a hop."""
+
+
 class HopMeter:
     """One stream of one hop. Times are on any steady clock, in seconds."""
 
@@ -45,6 +49,7 @@ class HopMeter:
         "bytes_total",
         "linked_bytes",
         "linked_s",
+        "transport",
     )
 
     def __init__(self) -> None:
@@ -53,6 +58,8 @@ class HopMeter:
         """Of the bytes in all, those that moved at the link's own pace..."""
         self.linked_s = 0.0
         """...in so much time."""
+        self.transport = GRPC
+        """What carries the payload now."""
         self._bytes = 0.0
         self._busy_s = 0.0
         self._mark_s: float | None = None
@@ -61,6 +68,9 @@ class HopMeter:
         self._paced_bytes = 0.0
         self._paced_s = 0.0
         self._last_record_s = -math.inf
+
+    def switched_to_tcp(self) -> None:
+        self.transport = TCP
 
     def start(self, now: float) -> None:
         """There is something to send from now on."""
@@ -162,6 +172,10 @@ class HopMeters:
             self._said.pop(meter, None)
             self._end_unseen = True
             self.signal.fire()
+
+    def transports(self) -> list[str]:
+        """Of each open stream, what carries its payload now."""
+        return [meter.transport for meter in self._open]
 
     @property
     def flowing(self) -> bool:

@@ -31,7 +31,7 @@ from chappe.hop.leaves import LeafTable
 from chappe.hop.mends import Mends
 from chappe.hop.recent import RecentChunks
 from chappe.hop.records import LandingRecord
-from chappe.hop.source import Data, Signal, SourceState
+from chappe.hop.source import ChunkSpan, Data, Signal, SourceState
 from chappe.hop.writeback import WriteBehind
 
 
@@ -160,6 +160,15 @@ class StoredObject:
             raise OSError(errno.EIO, f"chunk {chunk} is cut short", str(self._place().base))
         return data
 
+    def open_chunk(self, chunk: int) -> contextlib.AbstractContextManager[ChunkSpan] | None:
+        """See `ChunkFiles`."""
+        return None if chunk in self._mends else self._span(self._kept.known().place(chunk))
+
+    @contextlib.contextmanager
+    def _span(self, place: ChunkPlace) -> Iterator[ChunkSpan]:
+        with self._place().fd(place.file) as fd:
+            yield ChunkSpan(fd, place.offset)
+
     def recheck(self, chunks: Sequence[int]) -> list[int]:
         dropped = [chunk for chunk in chunks if chunk in self.ledger.held and not self._is_sound(chunk)]
         leaves = self._leaves
@@ -222,28 +231,29 @@ class StoredObject:
         if new:
             self.signal.fire()
 
-    def put_chunks(self, chunks: Sequence[tuple[int, Data]]) -> None:
+    def put_chunks(self, chunks: Sequence[tuple[int, Data]], digests: Sequence[bytes] | None = None) -> None:
         """See `ChunkSink`. What came before a chunk that is wrong or finds no room is stored and held."""
         self._refuse_if_dropped()
         manifest = self._kept.known()
         before = len(self.ledger.held)
         try:
-            for chunk, data in chunks:
-                self._put_chunk(manifest, chunk, data)
+            for i, (chunk, data) in enumerate(chunks):
+                self._put_chunk(manifest, chunk, data, None if digests is None else digests[i])
         except OSError as error:
             raise store_error(error, f"chunks of object {self.object_id}") from error
         finally:
             if len(self.ledger.held) != before:
                 self.signal.fire()
 
-    def _put_chunk(self, manifest: Manifest, chunk: int, data: Data) -> None:
+    def _put_chunk(self, manifest: Manifest, chunk: int, data: Data, found: bytes | None) -> None:
+        """`found` is the digest of the data where it is known; the data is then good for this call only."""
         digest = self._kept.digest(chunk)
         if digest is None:
             raise ManifestError(f"chunk {chunk} came before its page")
         if chunk in self.ledger.held:
             return
         place = manifest.place(chunk)
-        if len(data) != place.length or manifest.algorithm.once(data) != digest:
+        if len(data) != place.length or (found or manifest.algorithm.once(data)) != digest:
             raise ChunkMismatchError(chunk)
         if self.landed is not None or self.busy:
             self._mends.put(chunk, data)
@@ -253,7 +263,8 @@ class StoredObject:
             self._disk.pwrite(fd, data, place.offset)
         self._write_behind.wrote(self._place(), place.file, place.length)
         self.ledger.add(chunk, chunk + 1)
-        self._recent.put(chunk, data)
+        if found is None:
+            self._recent.put(chunk, data)
         self._take_leaf(manifest, place, data, digest)
         self._journal.add(chunk, place.length)
 

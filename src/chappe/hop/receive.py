@@ -31,7 +31,7 @@ from chappe.hop.meter import HopMeter
 from chappe.hop.source import ChunkSink
 from chappe.hop.stall import STALL_FLOOR_S, stall_timeout_s
 from chappe.v1.relay_pb2 import End, EndReason, FetchRequest, HeaderPart, Page, Watermark
-from chappe.wire.frames import ChunkBatch, PageFrame, Reply
+from chappe.wire.frames import ChunkBatch, Data, PageFrame, Reply
 from chappe.wire.manifest import HeaderAssembler
 
 _LOSS = {
@@ -170,8 +170,9 @@ class Receiver:
     def _take_chunks(self, batch: ChunkBatch) -> None:
         manifest, sink = self._require_manifest(), self._sink
         held = sink.ledger.held
-        new: list[tuple[int, bytes]] = []
-        for chunk, data in batch.chunks:
+        new: list[tuple[int, Data]] = []
+        digests: list[bytes] | None = None if batch.digests is None else []
+        for i, (chunk, data) in enumerate(batch.chunks):
             if chunk not in self._wanted or chunk >= manifest.chunks_total:
                 raise PeerError(f"chunk {chunk} was not asked for, or came twice")
             if len(data) != (length := manifest.place(chunk).length):
@@ -179,11 +180,16 @@ class Receiver:
             if manifest.page_of(chunk) >= sink.pages_held:
                 raise PeerError(f"chunk {chunk} before its page")
             self._wanted.discard(chunk, chunk + 1)
-            if chunk not in held:  # else another parent was faster
+            if chunk in held:
+                continue  # another parent was faster
+            if digests is not None and batch.digests is not None:
+                new.append((chunk, data))
+                digests.append(batch.digests[i])
+            else:
                 # A copy on purpose: the store keeps recent chunks, and one kept view keeps its whole message alive.
                 new.append((chunk, bytes(data)))
         if new:
-            sink.put_chunks(new)
+            sink.put_chunks(new, digests)
 
     def _require_manifest(self) -> Manifest:
         manifest = self._sink.manifest

@@ -21,8 +21,11 @@ from chappe.hop.probe import ProbeDesk
 from chappe.hop.push import PushInbox
 from chappe.hop.source import ChunkSource
 from chappe.hop.stream import ChildStream, StreamBook
+from chappe.hop.tcp_listen import TcpListener
+from chappe.hop.tcp_receive import TCP_LOST
+from chappe.hop.tcp_send import TcpLostError
 from chappe.v1.relay_pb2 import EndReason, FetchRequest, ProbeMessage, PushReply
-from chappe.wire.frames import PROTOCOL_VERSION, encode_end
+from chappe.wire.frames import PROTOCOL_VERSION, encode_end, encode_tcp_offer
 
 RELAY_SERVICE = "chappe.v1.Relay"
 
@@ -41,7 +44,10 @@ class RelayService:
         inbox: PushInbox | None = None,
         streams: StreamBook | None = None,
         probes: ProbeDesk | None = None,
+        tcp: TcpListener | None = None,
     ) -> None:
+        """Children are offered data connections when there is a listener for them, which may come later: `tcp`."""
+        self.tcp = tcp
         self.streams = streams if streams is not None else StreamBook()
         self._catalog = catalog
         self._guard = guard
@@ -101,16 +107,26 @@ class RelayService:
             self._guard.release(ticket)
 
     async def _serve(self, source: ChunkSource, request: FetchRequest, ticket: Ticket, context: Context) -> None:
+        offer = None
+        if self.tcp is not None and request.accepts_tcp:
+            offer = self.tcp.offer(context.peer(), peer_name(context), source.signal.fire)
         try:
-            stream = ChildStream(source, request, ticket, context.write, uplink=self._uplink)
+            stream = ChildStream(source, request, ticket, context.write, uplink=self._uplink, offer=offer)
         except UsageError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         try:
+            if offer is not None:
+                await context.write(encode_tcp_offer(offer.port, offer.secret))
             await self.streams.run(stream)
+        except TcpLostError as error:
+            await context.abort(TCP_LOST, f"object {source.object_id}: {error}")
         except (OSError, ChappeError) as error:
             await context.abort(grpc.StatusCode.INTERNAL, f"object {source.object_id}: {error}")
         except grpc.aio.InternalError:
             return  # the child is gone: nobody is left to tell
+        finally:
+            if offer is not None:
+                offer.close()
 
     async def _push(self, _requests: object, context: Context) -> None:
         assert self._inbox is not None

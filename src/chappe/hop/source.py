@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from chappe.core.ledger import Ledger
 from chappe.core.manifest import Manifest
@@ -50,6 +52,28 @@ class Signal:
 class SourceState(StrEnum):
     OPEN = "open"
     DROPPED = "dropped"  # cancelled, superseded, or failed at its source: children are told so
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSpan:
+    """Where a chunk's bytes begin in an open file."""
+
+    descriptor: int
+    offset: int
+
+
+OpenChunk = AbstractContextManager[ChunkSpan]
+
+
+@runtime_checkable
+class ChunkFiles(Protocol):
+    """A ChunkSource whose chunks lie in files, so that they can be sent without passing through this process."""
+
+    def open_chunk(self, chunk: int) -> OpenChunk | None:
+        """Of a chunk in the ledger; None for one that has to be read with `read_chunk`.
+
+        To be entered and left in any thread: raises what `read_chunk` raises, on leaving for a file that has changed.
+        """
 
 
 class ChunkSource(Protocol):
@@ -105,5 +129,8 @@ class ChunkSink(Protocol):
     def put_page(self, data: bytes) -> None:
         """Raises ManifestError."""
 
-    def put_chunks(self, chunks: Sequence[tuple[int, Data]]) -> None:
-        """Verify, then store, then record. Raises ChunkMismatchError (what came before it is stored), DiskFullError."""
+    def put_chunks(self, chunks: Sequence[tuple[int, Data]], digests: Sequence[bytes] | None = None) -> None:
+        """Verify, then store, then record. Raises ChunkMismatchError (what came before it is stored), DiskFullError.
+
+        With `digests`, the chunks have been hashed already, and their bytes are good only until this returns.
+        """

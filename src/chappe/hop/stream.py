@@ -9,38 +9,34 @@ Fetch and Push share it. Decides only what goes next, and never waits for anythi
     all that was asked for sent ─▶ End(COMPLETE)
     nothing to send ─────────────▶ wait for the source, Watermark at least twice a second
 
-A child that stops reading blocks its own `write` only: it costs a cursor, one message and the HTTP/2 window. Chunks go
-as they arrive; a message takes several of them only when several are here and the link has shown that it carries them
-within the chunk time: the child cannot forward before a message is whole, and must not wait for a batch.
+A child that stops reading blocks its own `put` only: it costs a cursor, one message and the HTTP/2 window (or a thread
+and a socket's buffer). Chunks go as they arrive; a message takes several only when several are here and the link
+has shown that it carries them within the chunk time: the child cannot forward before a message is whole, and must not
+wait for a batch.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from chappe.clock import boot_now
 from chappe.core.ledger import Cursor
-from chappe.core.manifest import CHUNK_TIME_S, LEAF_BYTES, Manifest
+from chappe.core.manifest import CHUNK_TIME_S, Manifest
 from chappe.core.ranges import RangeSet
-from chappe.errors import ChappeError, UsageError
+from chappe.errors import StoreError, UsageError
 from chappe.hop.guard import Ticket
 from chappe.hop.limits import TokenBucket
 from chappe.hop.meter import HopMeter, HopMeters
-from chappe.hop.source import ChunkSource, Data, Signal, SourceState
+from chappe.hop.outlet import Outlet
+from chappe.hop.source import ChunkSource, Signal, SourceState
 from chappe.hop.stall import stall_timeout_s
+from chappe.hop.tcp_listen import Offer
+from chappe.hop.tcp_send import Piece, TcpLostError
 from chappe.v1.relay_pb2 import EndReason, FetchRequest, Range
-from chappe.wire.frames import (
-    CHUNKS_PER_MESSAGE_MAX,
-    encode_chunks,
-    encode_end,
-    encode_header_part,
-    encode_page,
-    encode_watermark,
-)
+from chappe.wire.frames import encode_header_part, encode_page, encode_watermark
 from chappe.wire.manifest import split_header
 
-BATCH_BYTES_MAX = LEAF_BYTES
 WATERMARK_S = 0.5
 """The protocol promises one a second."""
 _DRY_WATERMARK_S = 0.1  # and sooner when the source runs dry, so that the child does not count the pause as its link's
@@ -69,12 +65,14 @@ class ChildStream:
         write: Callable[[bytes], Awaitable[None]],
         *,
         uplink: TokenBucket | None = None,
+        offer: Offer | None = None,
     ) -> None:
+        """`write` sends a reply on gRPC; `offer` is that of a data connection, which this closes."""
         self.source = source
         self.ticket = ticket
         self.meter = HopMeter()
         self._request = request
-        self._write = write
+        self._outlet = Outlet(write, offer, lambda: ticket.progress(boot_now()))
         self._uplink = uplink
         self._wants_header = request.lacks_header
         self._wanted_pages = _ranges(request.lacks_pages, "lacks_pages")
@@ -100,20 +98,35 @@ class ChildStream:
             async with asyncio.timeout(None) as cut:
 
                 def on_end() -> None:
+                    self._outlet.cut()
                     cut.reschedule(loop.time() + _END_GRACE_S)  # a write may be waiting for a child that does not read
                     self.source.signal.fire()
 
                 self.ticket.on_end = on_end
                 await self._recheck()
-                reason, detail = await self._serve()
-                await self._write(encode_end(reason, detail))
+                reason, detail = await self._serve_or_end()
+                await self._outlet.end(reason, detail)
         except TimeoutError:
             if self.ticket.ended_by is None:
                 raise
             reason = self.ticket.ended_by
         finally:
             self.ticket.on_end = None
+            self._outlet.close()
         return reason
+
+    async def _serve_or_end(self) -> tuple[EndReason, str]:
+        """`_serve`, also when the data connection was cut to end it."""
+        try:
+            return await self._serve()
+        except TcpLostError as error:
+            if error.doubted is not None:
+                self.source.recheck([error.doubted])
+            if self.ticket.ended_by is not None:
+                return self.ticket.ended_by, ""
+            if self.source.state is SourceState.DROPPED:
+                return EndReason.END_REASON_DROPPED, ""
+            raise
 
     async def _recheck(self) -> None:
         """The child found these wrong. What is rotten here leaves the ledger before anything is sent."""
@@ -140,6 +153,8 @@ class ChildStream:
                 if self._wants_header:
                     await self._send_header()
                     continue
+                if await self._outlet.switch(manifest):
+                    self.meter.switched_to_tcp()
                 chunks = source.ledger.take(self._cursor, self._wanted, self._batch_chunks(manifest))
                 if chunks:
                     await self._send_chunks(manifest, chunks)
@@ -166,7 +181,8 @@ class ChildStream:
     async def _mark(self, now: float) -> None:
         self._marked_s = now
         ledger = self.source.ledger
-        await self._write(encode_watermark(len(ledger.held), ledger.total, ledger.complete))
+        mark = encode_watermark(len(ledger.held), ledger.total, ledger.complete)
+        await self._outlet.put([self._outlet.message(mark)])
 
     async def _mark_now(self) -> None:
         await self._mark(boot_now())
@@ -176,7 +192,7 @@ class ChildStream:
         if data is None:
             raise UsageError(f"object {self.source.object_id} has a manifest without its bytes")
         for part in split_header(data):
-            await self._send(encode_header_part(part))
+            await self._send_message(encode_header_part(part))
         self._wants_header = False
 
     async def _send_pages_below(self, stop: int) -> None:
@@ -184,45 +200,46 @@ class ChildStream:
         while self._next_page < stop:
             page, self._next_page = self._next_page, self._next_page + 1
             if page in self._wanted_pages:
-                await self._send(encode_page(self.source.page_bytes(page)))
+                await self._send_message(encode_page(self.source.page_bytes(page)))
 
     def _batch_chunks(self, manifest: Manifest) -> int:
         """How many chunks the link carries within the chunk time, by what it has shown so far: at first, one."""
-        batch_bytes = min(self.meter.paced_bytes_per_s() * CHUNK_TIME_S, BATCH_BYTES_MAX)
-        return max(1, min(CHUNKS_PER_MESSAGE_MAX, int(batch_bytes) // manifest.chunk_bytes))
+        return self._outlet.batch_chunks(manifest, self.meter.paced_bytes_per_s() * CHUNK_TIME_S)
 
     async def _send_chunks(self, manifest: Manifest, chunks: list[int]) -> None:
-        batch: list[tuple[int, Data]] = []
-        for chunk in chunks:
-            try:
-                data = self.source.read_chunk(chunk)
-            except (OSError, ChappeError):
-                # A relay drops what it cannot read, fetches it again, and sends it then. An origin's object has failed.
-                self.source.recheck([chunk])
-                if chunk in self.source.ledger.held:
-                    raise
-                self._wanted.add(chunk, chunk + 1)
-                continue
-            batch.append((chunk, data))
-        if not batch:
+        packed = self._outlet.pack(self.source, manifest, chunks)
+        self._unreadable(packed.unreadable)
+        if not packed.chunks:
             return
-        await self._send_pages_below(max(manifest.page_of(chunk) for chunk, _ in batch) + 1)
-        await self._send(encode_chunks(batch))
+        await self._send_pages_below(max(map(manifest.page_of, packed.chunks)) + 1)
+        self._unreadable(await self._send(packed.pieces, packed.size_bytes))
+
+    def _unreadable(self, chunks: Sequence[int]) -> None:
+        """A relay drops what it cannot read, fetches it again, and sends it then. An origin's object has failed."""
+        for chunk in chunks:
+            self.source.recheck([chunk])
+            if chunk in self.source.ledger.held:
+                raise StoreError(f"chunk {chunk} of object {self.source.object_id} cannot be read to be sent")
+            self._wanted.add(chunk, chunk + 1)
 
     def _all_chunks_sent(self, manifest: Manifest) -> bool:
         return not self._wanted.within(0, manifest.chunks_total)
 
-    async def _send(self, frame: bytes) -> None:
+    async def _send_message(self, reply: bytes) -> None:
+        await self._send([self._outlet.message(reply)], len(reply))
+
+    async def _send(self, pieces: Sequence[Piece], size_bytes: int) -> list[int]:
         self.meter.start(boot_now())
         if self._uplink is not None:
-            await self._uplink.take(len(frame), self._mark_now)  # many children on a thin uplink wait for long
-        await self._write(frame)
+            await self._uplink.take(size_bytes, self._mark_now)  # many children on a thin uplink wait for long
+        unreadable = await self._outlet.put(pieces)
         now = boot_now()
-        self.meter.record(len(frame), now)
+        self.meter.record(size_bytes, now)
         self.ticket.progress(now)
         pace = self.meter.linked_bytes_per_s()
         if pace:  # a child that takes long over a message because its link is slow is not one that has stalled
-            self.ticket.patience_s = stall_timeout_s(0.0, len(frame), pace)
+            self.ticket.patience_s = stall_timeout_s(0.0, size_bytes, pace)
+        return unreadable
 
 
 class StreamBook:

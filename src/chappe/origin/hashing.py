@@ -14,12 +14,14 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
 from chappe.core.digest import XXH3_128, Algorithm
 from chappe.core.manifest import CHUNK_BYTES_MAX, LEAF_BYTES, file_digest, snapshot_root
 from chappe.errors import SnapshotChangedError, SnapshotError
+from chappe.hop.source import ChunkSpan
 from chappe.origin.scan import Snapshot, SourceFile
 
 SPAN_BYTES = 8 << 20  # large against the cost of handing it to a thread, small against a page's payload
@@ -62,6 +64,14 @@ class OpenFiles:
             if len(self._open) > OPEN_FILES_MAX:
                 del self._open[next(iter(self._open))]
             return opened
+
+    @contextmanager
+    def span(self, file: int, offset: int) -> Iterator[ChunkSpan]:
+        """To send from. Looks at the file before and after: what changes while it is sent is not gone on with."""
+        opened = self.get(file)
+        self._files[file].check(os.fstat(opened.descriptor))
+        yield ChunkSpan(opened.descriptor, offset)
+        self._files[file].check(os.fstat(opened.descriptor))
 
     def close(self) -> None:
         with self._lock:

@@ -34,6 +34,7 @@ from chappe.hop.peering import Peering
 from chappe.hop.push import PushEnd
 from chappe.hop.pushes import PushEdge
 from chappe.hop.server import RELAY_SERVICE
+from chappe.hop.tcp_listen import TcpListener, data_address
 from chappe.origin.session import OriginSession
 from chappe.units import parse_rate
 from chappe.v1 import coordinator_pb2_grpc
@@ -50,6 +51,7 @@ class OriginSettings:
 
     coordinator: Address
     listen: Address
+    data: Address | None  # where data connections are offered
     advertise: Address | None
     uplink_bytes_per_s: float | None
     limit_uplink_bytes_per_s: float | None
@@ -63,6 +65,7 @@ class OriginSettings:
         *,
         coordinator: str,
         listen: str,
+        data_listen: str | None,
         advertise: str | None,
         uplink: str | float | None,
         limit_uplink: str | float | None,
@@ -74,11 +77,14 @@ class OriginSettings:
         dialled = parse_address(coordinator, "127.0.0.1")
         bound = parse_address(listen, "127.0.0.1")
         reached = parse_address(advertise) if advertise is not None else None
-        check_plaintext({"--coordinator": dialled, "--listen": bound}, tls, insecure)
+        data = data_address(data_listen, bound)
+        leaving = {"--coordinator": dialled, "--listen": bound, "--data-listen": data or bound}
+        check_plaintext(leaving, tls, insecure)
         worker_id = uuid4().hex
         return cls(
             coordinator=dialled,
             listen=bound,
+            data=data,
             advertise=reached,
             uplink_bytes_per_s=_rate("uplink", uplink),
             limit_uplink_bytes_per_s=_rate("limit_uplink", limit_uplink),
@@ -161,6 +167,8 @@ class OriginNode:
             self.settings.tls,
             {RELAY_SERVICE: self._peering.service.add_to},
         )
+        if self.settings.data is not None:
+            self._peering.service.tcp = await TcpListener.open(self.settings.data, self.settings.tls)
         self._session = OriginSession(
             worker_id=self.settings.worker_id,
             name=self.settings.name,
@@ -209,6 +217,9 @@ class OriginNode:
         if self._server is not None:
             await self._server.stop(grace_s)
             self._server = None
+        listener, self._peering.service.tcp = self._peering.service.tcp, None
+        if listener is not None:
+            await listener.close()
         if self._channel is not None:
             await self._channel.close()
             self._channel = None

@@ -21,7 +21,7 @@ from chappe.core.digest import XXH3_128, Algorithm
 from chappe.core.ledger import Ledger
 from chappe.core.manifest import Manifest, ObjectKind, check_page
 from chappe.errors import PublicationCancelledError, SnapshotChangedError, SnapshotError
-from chappe.hop.source import Signal, SourceState
+from chappe.hop.source import OpenChunk, Signal, SourceState
 from chappe.origin.hashing import OpenFiles, SnapshotHasher
 from chappe.origin.scan import Snapshot, read_at
 from chappe.payload.layout import chunks_per_page_for
@@ -102,6 +102,11 @@ class OriginObject:
         data = read_at(source, opened.descriptor, place.offset, place.length)
         source.check(os.fstat(opened.descriptor))
         return data
+
+    def open_chunk(self, chunk: int) -> OpenChunk:
+        """See `ChunkFiles`."""
+        place = self.manifest.place(chunk)
+        return self._files.span(place.file, place.offset)
 
     def recheck(self, chunks: Sequence[int]) -> list[int]:
         """An origin has nowhere to fetch again: a chunk that is wrong here ends the object. On the loop's thread."""

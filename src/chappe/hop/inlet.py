@@ -1,0 +1,179 @@
+"""Where the replies to a Fetch come from: gRPC first, and a data connection once the parent has gone over to it.
+
+    gRPC: TcpOffer ──▶ dial, in a thread; replies go on here ── TcpSwitch ──▶ replies come from there
+                            └── cannot be reached: nothing more comes of it
+    after the switch, gRPC is the control side: an End there ends the fetch, its break breaks the fetch, its good end
+    means that the parent has put everything on the data connection, which is read to its End
+
+A data connection that breaks while gRPC holds raises TcpLostError: the Fetch can be repeated without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import grpc.aio
+
+from chappe.core.digest import Algorithm
+from chappe.errors import PeerError
+from chappe.hop.source import Signal
+from chappe.hop.tcp_receive import TCP_LOST, Frame, ReceivedChunk, TcpInlet, TcpRoute, check_offer
+from chappe.hop.tcp_send import TcpLostError
+from chappe.v1.relay_pb2 import End, TcpOffer, TcpSwitch
+from chappe.wire.frames import ChunkBatch, Reply, decode_reply
+from chappe.wire.tcp_frames import HEAD_BYTES
+
+VERDICT_S = 1.0
+"""How long a broken data connection waits to hear on gRPC whether the parent itself is gone."""
+
+
+class Replies(Protocol):
+    """A gRPC call: `grpc.aio.UnaryStreamCall` of bytes."""
+
+    async def read(self) -> object:
+        """The next message; anything that is not bytes at the end. Raises AioRpcError."""
+
+
+class Inlet:
+    """Of one Fetch call. `route` None: no data connection. `on_fallback` hears, once, why there is none after all."""
+
+    def __init__(
+        self,
+        call: Replies,
+        route: TcpRoute | None,
+        algorithm: Callable[[], Algorithm | None],
+        *,
+        on_switch: Callable[[], None],
+        on_fallback: Callable[[str], None],
+    ) -> None:
+        self.switched = False
+        self._call, self._route, self._algorithm = call, route, algorithm
+        self._on_switch, self._on_fallback = on_switch, on_fallback
+        self._tcp: TcpInlet | None = None
+        self._control: asyncio.Future[object] | None = None
+        self._signal = Signal()
+        self._replies: deque[tuple[Reply, int]] = deque()
+        self._closed = False
+
+    async def read(self) -> tuple[Reply, int] | None:
+        """The next reply and its size in bytes, None at the end. Raises PeerError, AioRpcError, TcpLostError."""
+        while not self.switched:
+            message = await self._call.read()
+            if not isinstance(message, bytes):
+                return None
+            reply = decode_reply(message)
+            if isinstance(reply, TcpOffer):
+                self._dial(reply)
+            elif isinstance(reply, TcpSwitch):
+                self._switch()
+            else:
+                return reply, len(message)
+        return await self._read_tcp()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._tcp is not None:
+            self._tcp.close()
+        if self._control is not None:
+            self._control.cancel()
+
+    def _dial(self, offer: TcpOffer) -> None:
+        if self._route is None or self._tcp is not None:
+            raise PeerError("the offer of a data connection that was not asked for")
+        check_offer(offer)
+        self._tcp = TcpInlet(self._route, offer, self._algorithm, self._changed)
+
+    def _changed(self) -> None:
+        if self._closed or self._tcp is None:
+            return
+        if not self.switched and self._tcp.problem is not None:
+            self._on_fallback(str(self._tcp.problem))
+        self._signal.fire()
+
+    def _switch(self) -> None:
+        if self._tcp is None:
+            raise PeerError("a switch to a data connection that there is not")
+        self.switched = True
+        self._tcp.go()
+        self._on_switch()
+        self._control = asyncio.ensure_future(self._call.read())
+        self._control.add_done_callback(lambda _: self._signal.fire())
+
+    async def _read_tcp(self) -> tuple[Reply, int] | None:
+        assert self._tcp is not None
+        while True:
+            seen = self._signal.count
+            if not self._replies:
+                self._replies.extend(_replies_of(self._tcp.take()))
+            if self._replies:
+                return self._replies.popleft()
+            problem = self._tcp.problem
+            if isinstance(problem, PeerError):
+                raise problem
+            if problem is not None:
+                return await self._verdict(str(problem))
+            if self._control is not None and self._control.done():
+                end = self._heard(self._control)
+                if end is not None:
+                    return end
+                self._control = None
+            await self._signal.wait(seen)
+
+    def _heard(self, control: asyncio.Future[object]) -> tuple[Reply, int] | None:
+        """What came on gRPC after the switch: an End, or None at its good end. Raises AioRpcError, TcpLostError."""
+        try:
+            message = control.result()
+        except grpc.aio.AioRpcError as error:
+            if error.code() == TCP_LOST:
+                raise self._lost(error.details() or "the parent lost it") from error
+            raise
+        if not isinstance(message, bytes):
+            return None
+        reply = decode_reply(message)
+        if not isinstance(reply, End):
+            raise PeerError(f"a {type(reply).__name__} on gRPC after the switch to a data connection")
+        return reply, len(message)
+
+    async def _verdict(self, problem: str) -> tuple[Reply, int]:
+        """The data connection is gone. The parent as well?"""
+        if self._control is not None:
+            await asyncio.wait({self._control}, timeout=VERDICT_S)
+            if self._control.done() and (end := self._heard(self._control)) is not None:
+                return end
+        raise self._lost(problem)
+
+    def _lost(self, problem: str) -> TcpLostError:
+        self._on_fallback(problem)
+        return TcpLostError(problem)
+
+
+def _replies_of(frames: list[Frame]) -> list[tuple[Reply, int]]:
+    """Chunks that stand together become one batch. Raises PeerError."""
+    replies: list[tuple[Reply, int]] = []
+    chunks: list[ReceivedChunk] = []
+    for frame in frames:
+        if isinstance(frame, ReceivedChunk):
+            if chunks and (chunks[-1].digest is None) != (frame.digest is None):
+                replies.append(_batch(chunks))
+                chunks = []
+            chunks.append(frame)
+            continue
+        if chunks:
+            replies.append(_batch(chunks))
+            chunks = []
+        reply = decode_reply(frame)
+        if isinstance(reply, ChunkBatch | TcpOffer | TcpSwitch):
+            raise PeerError(f"a {type(reply).__name__} in a message on a data connection")
+        replies.append((reply, len(frame)))
+    if chunks:
+        replies.append(_batch(chunks))
+    return replies
+
+
+def _batch(chunks: list[ReceivedChunk]) -> tuple[Reply, int]:
+    digests = [chunk.digest for chunk in chunks if chunk.digest is not None]
+    size_bytes = sum(HEAD_BYTES + len(chunk.data) for chunk in chunks)
+    return ChunkBatch([(chunk.index, chunk.data) for chunk in chunks], digests or None), size_bytes

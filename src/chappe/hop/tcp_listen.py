@@ -1,0 +1,219 @@
+"""Where children open the data connections that they were offered. One listener per node, beside its gRPC port.
+
+    offer ──▶ secret ──gRPC──▶ child ──connect, [TLS], hello──▶ secret known, not used, not expired?     no ─▶ closed
+                                                                 same host and certificate as the Fetch? no ─▶ closed
+                                                                 yes ─▶ TcpOutlet in the offer, `on_connected`
+
+Nothing is sent to anybody before all of that. Who connects has `HELLO_S` in all to say its hello, one byte at a time or
+at once, and only `GREETING_MAX` may be at it at a time. A connection that comes to nothing costs its Fetch nothing: the
+payload goes on over gRPC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import secrets
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Self
+from urllib.parse import unquote
+
+from chappe.errors import ConfigError, UsageError
+from chappe.hop.net import Address, Tls, parse_address
+from chappe.hop.tcp_send import TcpOutlet
+from chappe.hop.tcp_sockets import SOCKET_ERRORS, certificate_names, server_context, step
+from chappe.wire.tcp_frames import HELLO_BYTES, SECRET_BYTES, decode_hello
+
+log = logging.getLogger(__name__)
+
+HELLO_S = 5.0
+OFFER_S = 10.0
+GREETING_MAX = 64
+_BACKLOG = 128
+_ACCEPT_PAUSE_S = 0.1  # out of descriptors: nobody says when there are some again
+
+
+@dataclass(eq=False, slots=True)
+class Offer:
+    """One data connection that one Fetch may have. `close` it when the Fetch is over."""
+
+    port: int
+    secret: bytes
+    host: str | None  # whence it must come
+    name: str | None  # whose certificate it must show
+    on_connected: Callable[[], None]
+    _forget: Callable[[Offer], None]
+    _outlet: TcpOutlet | None = field(default=None, init=False)
+    _open: bool = field(default=True, init=False)
+
+    def take(self) -> TcpOutlet | None:
+        """The connection once it is there: given away once."""
+        outlet, self._outlet = self._outlet, None
+        return outlet
+
+    def close(self) -> None:
+        self._open = False
+        self._forget(self)
+        if self._outlet is not None:
+            self._outlet.close()
+            self._outlet = None
+
+    def connected(self, connection: socket.socket) -> None:
+        """Takes over the socket. For the listener."""
+        if not self._open:
+            connection.close()
+            return
+        self._outlet = TcpOutlet(connection)
+        self.on_connected()
+
+
+class TcpListener:
+    """`open` it on the event loop; `close` it before the loop ends."""
+
+    def __init__(self, listening: socket.socket, address: Address, tls: Tls | None) -> None:
+        self.address = address
+        self._listening = listening
+        self._context = None if tls is None else server_context(tls)
+        self._offers: dict[bytes, Offer] = {}
+        self._greetings: set[asyncio.Task[None]] = set()
+        self._accepting = asyncio.create_task(self._accept(), name="data connections")
+
+    @classmethod
+    async def open(cls, address: Address, tls: Tls | None) -> Self:
+        """Raises ConfigError when it cannot listen there."""
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, kind, protocol, _, target = found[0]
+            listening = socket.socket(family, kind, protocol)
+            try:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                listening.bind(target)
+                listening.listen(_BACKLOG)
+                listening.setblocking(False)
+            except BaseException:
+                listening.close()
+                raise
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen for data connections on {address} ({error.strerror or error}): choose another, or 'off'"
+            ) from error
+        return cls(listening, address.with_port(listening.getsockname()[1]), tls)
+
+    def offer(self, peer: str, name: str | None, on_connected: Callable[[], None]) -> Offer:
+        """Expect a connection from `peer` (as gRPC names it) with a certificate for `name` (where there is TLS)."""
+        secret = secrets.token_bytes(SECRET_BYTES)
+        offer = Offer(self.address.port, secret, host_of(peer), name, on_connected, self._forget)
+        self._offers[secret] = offer
+        asyncio.get_running_loop().call_later(OFFER_S, self._forget, offer)
+        return offer
+
+    def _forget(self, offer: Offer) -> None:
+        self._offers.pop(offer.secret, None)
+
+    async def close(self) -> None:
+        """Offers come to nothing from now on; connections that were taken are their takers'."""
+        self._offers.clear()
+        tasks = [self._accepting, *self._greetings]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listening.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(self._listening)
+            except OSError as error:
+                log.warning("data connections: %s", error)
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            if len(self._greetings) >= GREETING_MAX:
+                connection.close()
+                continue
+            task = asyncio.create_task(self._greet(connection, str(address[0])), name="data connection")
+            self._greetings.add(task)
+            task.add_done_callback(self._greetings.discard)
+
+    async def _greet(self, connection: socket.socket, host: str) -> None:
+        connection.setblocking(False)
+        try:
+            async with asyncio.timeout(HELLO_S):
+                if self._context is not None:
+                    connection = self._context.wrap_socket(
+                        connection, server_side=True, do_handshake_on_connect=False, suppress_ragged_eofs=True
+                    )
+                    await step(connection, connection.do_handshake)
+                secret = decode_hello(await _read_hello(connection))
+            offer = None if secret is None else self._offers.pop(secret, None)
+            problem = "it does not say what it was told to" if offer is None else _problem(offer, connection, host)
+            if offer is not None and not problem:
+                connection.setblocking(True)
+                offer.connected(connection)
+                return
+        except TimeoutError:
+            problem = f"it did not say its hello within {HELLO_S:g} s"
+        except (*SOCKET_ERRORS, ValueError) as error:  # ValueError: a certificate that cannot be read
+            problem = str(error)
+        except asyncio.CancelledError:
+            connection.close()
+            raise
+        connection.close()
+        log.info("a data connection from %s was refused: %s", host, problem)
+
+
+async def _read_hello(connection: socket.socket) -> bytes:
+    """What there is of it when the other side stops short."""
+    data = b""
+    while len(data) < HELLO_BYTES:
+        more = await step(connection, lambda: connection.recv(HELLO_BYTES - len(data)))  # noqa: B023  # called at once
+        if not more:
+            break
+        data += more
+    return data
+
+
+def _problem(offer: Offer, connection: socket.socket, host: str) -> str:
+    if offer.host is not None and offer.host != _plain(host):
+        return f"its Fetch is from {offer.host}"
+    if isinstance(connection, ssl.SSLSocket) and offer.name not in certificate_names(connection):
+        return f"its Fetch is from {offer.name!r}, its certificate is not"
+    return ""
+
+
+def data_address(text: str | None, listen: Address) -> Address | None:
+    """What `--data-listen` says: None for `off`, any port beside `--listen` when it is not given. Raises UsageError."""
+    if text is None:
+        return listen.with_port(0)
+    if text == "off":
+        return None
+    try:
+        return parse_address(text, listen.host)
+    except UsageError as error:
+        raise UsageError(f"--data-listen: {error}, or 'off'") from error
+
+
+def host_of(peer: str) -> str | None:
+    """The address in gRPC's name of a peer (`ipv4:10.0.0.1:5000`, `ipv6:%5B::1%5D:5000`), None for any other kind."""
+    kind, _, rest = unquote(peer).partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return None
+    return _plain(rest.rpartition(":")[0].strip("[]"))
+
+
+def _plain(host: str) -> str:
+    """One spelling for each address: without a zone, IPv4 as IPv4."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(address)

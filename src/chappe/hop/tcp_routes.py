@@ -1,0 +1,46 @@
+"""From which parents a node takes a data connection. One that has failed is left alone for a while: gRPC carries it.
+
+Told to the log once for each parent and reason, not for every fetch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from chappe.clock import boot_now
+from chappe.core.effects import PeerRef
+from chappe.hop.net import Tls, parse_address
+from chappe.hop.tcp_receive import TcpRoute
+
+log = logging.getLogger(__name__)
+
+LEAVE_ALONE_S = 60.0
+
+
+class TcpRoutes:
+    """One per node."""
+
+    def __init__(self, tls: Tls | None, *, on: bool = True, now: Callable[[], float] = boot_now) -> None:
+        """`on` False: never (`--transport grpc`)."""
+        self._tls, self._on, self._now = tls, on, now
+        self._until: dict[str, float] = {}
+        self._said: dict[str, str] = {}
+
+    def to(self, parent: PeerRef) -> TcpRoute | None:
+        """How its data connections are dialled, None to do without. Raises UsageError for an address that is none."""
+        if not self._on or self._now() < self._until.get(parent.worker_id, 0.0):
+            return None
+        return TcpRoute.to(parse_address(parent.address), self._tls, parent.name)
+
+    def failed(self, parent: PeerRef, reason: str) -> None:
+        """A data connection could not be opened, broke, or carried nothing any more."""
+        self._until[parent.worker_id] = self._now() + LEAVE_ALONE_S
+        if self._said.get(parent.worker_id) != reason:
+            self._said[parent.worker_id] = reason
+            log.warning(
+                "the payload from %s comes over gRPC: its data connection failed (%s). Open the port of its "
+                "--data-listen, or start it with --data-listen off",
+                parent.name,
+                reason,
+            )

@@ -1,0 +1,69 @@
+"""What is said on a hop's bare TCP connection. Everything here is read from a peer: no length is believed unchecked.
+
+    child:   "chappe1\\n" and the 32 bytes of `TcpOffer.secret`, then nothing more
+    parent:  frames:   kind u32 | length u32 | index u64   little-endian, then `length` bytes
+             kind 1    a chunk: `index` is its number, the bytes are its own
+             kind 2    a FetchReply without chunks, serialized; `index` is 0
+
+A chunk's head has a fixed size, so that its bytes go from a file to the socket, and from the socket to where they are
+hashed, without being packed or unpacked on the way.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from chappe.core.manifest import CHUNK_BYTES_MAX
+from chappe.errors import PeerError
+
+SECRET_BYTES = 32
+_MAGIC = b"chappe1\n"
+HELLO_BYTES = len(_MAGIC) + SECRET_BYTES
+_HEAD = struct.Struct("<IIQ")
+HEAD_BYTES = _HEAD.size
+BODY_BYTES_MAX = CHUNK_BYTES_MAX
+"""Of any frame: a chunk, or the largest message, a piece of a header of 1 MiB."""
+
+
+class FrameKind(IntEnum):
+    CHUNK = 1
+    MESSAGE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHead:
+    kind: FrameKind
+    length: int
+    index: int
+
+
+def encode_hello(secret: bytes) -> bytes:
+    return _MAGIC + secret
+
+
+def decode_hello(data: bytes) -> bytes | None:
+    """The secret, or None for anything that is not a hello."""
+    return data[len(_MAGIC) :] if len(data) == HELLO_BYTES and data.startswith(_MAGIC) else None
+
+
+def encode_chunk_head(index: int, length: int) -> bytes:
+    return _HEAD.pack(FrameKind.CHUNK, length, index)
+
+
+def encode_message(reply: bytes) -> bytes:
+    """The frame of a serialized FetchReply."""
+    return _HEAD.pack(FrameKind.MESSAGE, len(reply), 0) + reply
+
+
+def decode_head(data: bytes | bytearray | memoryview) -> FrameHead:
+    """Of the `HEAD_BYTES` bytes before a body. Raises PeerError."""
+    kind, length, index = _HEAD.unpack(data)
+    if kind not in (FrameKind.CHUNK, FrameKind.MESSAGE):
+        raise PeerError(f"a frame of kind {kind}")
+    if kind == FrameKind.MESSAGE and index != 0:
+        raise PeerError(f"a message with the number {index}")
+    if not 1 <= length <= BODY_BYTES_MAX:
+        raise PeerError(f"a frame of {length} bytes; 1 to {BODY_BYTES_MAX} are allowed")
+    return FrameHead(FrameKind(kind), length, index)

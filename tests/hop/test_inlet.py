@@ -1,0 +1,221 @@
+"""What a child takes from a parent that lies on its data connection: nothing, and it says why. A scripted parent."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import grpc
+import grpc.aio
+import pytest
+
+from chappe.core.digest import XXH3_128
+from chappe.errors import PeerError
+from chappe.hop.inlet import Inlet
+from chappe.hop.tcp_receive import SLABS, TCP_LOST, TcpRoute
+from chappe.hop.tcp_send import TcpLostError
+from chappe.v1.relay_pb2 import End, EndReason, Watermark
+from chappe.wire.frames import (
+    ChunkBatch,
+    encode_chunks,
+    encode_end,
+    encode_tcp_offer,
+    encode_tcp_switch,
+    encode_watermark,
+)
+from chappe.wire.tcp_frames import BODY_BYTES_MAX, HELLO_BYTES, encode_chunk_head, encode_hello, encode_message
+
+SECRET = bytes(range(32))
+
+
+class Call:
+    """The gRPC side."""
+
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[object] = asyncio.Queue()
+
+    async def read(self) -> object:
+        message = await self.messages.get()
+        if isinstance(message, BaseException):
+            raise message
+        return message
+
+
+def rpc_error(code: grpc.StatusCode) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), "over")
+
+
+class Parent:
+    """Says what the test says, on gRPC and on the data connection."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self.call = Call()
+        self.fallbacks: list[str] = []
+        self._server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self._server.settimeout(30)
+        self.port = self._server.getsockname()[1]
+        self.inlet = Inlet(
+            self.call,
+            TcpRoute("127.0.0.1", None, "parent"),
+            lambda: XXH3_128,
+            on_switch=lambda: None,
+            on_fallback=self.fallbacks.append,
+        )
+        stack.callback(self.inlet.close)
+        self._stack = stack
+
+    def say(self, *messages: object) -> None:
+        for message in messages:
+            self.call.messages.put_nowait(message)
+
+    async def connected(self) -> socket.socket:
+        """Offer, accept, switch."""
+        self.say(encode_tcp_offer(self.port, SECRET), encode_watermark(0, 0, False))
+        assert isinstance(await self.reply(), Watermark)
+        connection, _ = await asyncio.to_thread(self._server.accept)
+        self._stack.enter_context(connection)
+        connection.settimeout(30)
+        assert await asyncio.to_thread(connection.recv, HELLO_BYTES, socket.MSG_WAITALL) == encode_hello(SECRET)
+        self.say(encode_tcp_switch())
+        return connection
+
+    async def reply(self) -> object:
+        async with asyncio.timeout(30):
+            found = await self.inlet.read()
+        return None if found is None else found[0]
+
+
+@pytest.fixture
+async def parent() -> AsyncIterator[Parent]:
+    async with AsyncExitStack() as stack:
+        yield Parent(stack)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        struct.pack("<IIQ", 1, BODY_BYTES_MAX + 1, 0),
+        struct.pack("<IIQ", 1, 0xFFFFFFFF, 0),
+        struct.pack("<IIQ", 2, 0, 0),
+        struct.pack("<IIQ", 2, 8, 1),
+        struct.pack("<IIQ", 3, 8, 0),
+        struct.pack("<IIQ", 0x101, 8, 0),
+    ],
+)
+async def test_a_frame_that_cannot_be_is_not_waited_for(parent: Parent, head: bytes) -> None:
+    connection = await parent.connected()
+    connection.sendall(encode_chunk_head(3, 4) + b"good" + head)
+    batch = await parent.reply()
+    assert isinstance(batch, ChunkBatch)
+    assert [(index, bytes(data)) for index, data in batch.chunks] == [(3, b"good")]
+    assert batch.digests == [XXH3_128.once(b"good")]
+    with pytest.raises(PeerError):
+        await parent.reply()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"\xff\xff\xff", encode_chunks([(0, b"x")]), encode_tcp_switch(), encode_tcp_offer(1, SECRET)],
+)
+async def test_a_message_that_has_no_place_there(parent: Parent, message: bytes) -> None:
+    connection = await parent.connected()
+    connection.sendall(encode_message(message))
+    with pytest.raises(PeerError):
+        await parent.reply()
+
+
+@pytest.mark.parametrize(
+    "offer", [encode_tcp_offer(0, SECRET), encode_tcp_offer(65536, SECRET), encode_tcp_offer(7, b"short")]
+)
+async def test_an_offer_that_cannot_be_meant(parent: Parent, offer: bytes) -> None:
+    parent.say(offer)
+    with pytest.raises(PeerError):
+        await parent.reply()
+
+
+async def test_a_second_offer_and_a_switch_to_nothing(parent: Parent) -> None:
+    parent.say(encode_tcp_switch())
+    with pytest.raises(PeerError):
+        await parent.reply()
+    parent.say(encode_tcp_offer(parent.port, SECRET), encode_tcp_offer(parent.port, SECRET))
+    with pytest.raises(PeerError):
+        await parent.reply()
+
+
+async def test_an_offer_that_was_not_asked_for(parent: Parent) -> None:
+    inlet = Inlet(parent.call, None, lambda: None, on_switch=lambda: None, on_fallback=parent.fallbacks.append)
+    parent.say(encode_tcp_offer(parent.port, SECRET))
+    with pytest.raises(PeerError):
+        await inlet.read()
+
+
+async def test_payload_on_grpc_after_the_switch(parent: Parent) -> None:
+    await parent.connected()
+    parent.say(encode_watermark(1, 2, False))
+    with pytest.raises(PeerError):
+        await parent.reply()
+
+
+async def test_an_end_on_grpc_goes_past_what_does_not_come(parent: Parent) -> None:
+    connection = await parent.connected()
+    connection.sendall(encode_chunk_head(3, 1000) + b"the rest never comes")
+    parent.say(encode_end(EndReason.END_REASON_EVICTED))
+    end = await parent.reply()
+    assert isinstance(end, End)
+    assert end.reason == EndReason.END_REASON_EVICTED
+
+
+async def test_a_good_end_on_grpc_waits_for_what_is_on_tcp(parent: Parent) -> None:
+    connection = await parent.connected()
+    parent.say(grpc.aio.EOF)
+    reading = asyncio.ensure_future(parent.reply())
+    await asyncio.sleep(0)
+    connection.sendall(encode_chunk_head(3, 4) + b"good" + encode_message(encode_end(EndReason.END_REASON_COMPLETE)))
+    assert isinstance(await reading, ChunkBatch)
+    end = await parent.reply()
+    assert isinstance(end, End)
+    assert end.reason == EndReason.END_REASON_COMPLETE
+
+
+async def test_a_break_of_grpc_is_the_parents(parent: Parent) -> None:
+    connection = await parent.connected()
+    connection.close()
+    parent.say(rpc_error(grpc.StatusCode.UNAVAILABLE))
+    with pytest.raises(grpc.aio.AioRpcError):
+        await parent.reply()
+    assert not parent.fallbacks
+
+
+@pytest.mark.parametrize("said", [True, False])
+async def test_a_break_of_tcp_alone_is_the_connections(parent: Parent, said: bool) -> None:
+    connection = await parent.connected()
+    connection.sendall(encode_chunk_head(3, 1000) + b"half")
+    connection.close()
+    if said:
+        parent.say(rpc_error(TCP_LOST))
+    with pytest.raises(TcpLostError):
+        await parent.reply()
+    assert parent.fallbacks
+
+
+async def test_more_than_the_slabs_hold_waits_at_the_parent(parent: Parent) -> None:
+    """The child does not look: its thread stops reading, and TCP stops the parent. Then nothing is lost or mixed up."""
+    connection = await parent.connected()
+    chunks = [bytes([i]) * (300_000 + 7 * i) for i in range(60)]
+    sending = asyncio.ensure_future(
+        asyncio.to_thread(
+            connection.sendall, b"".join(encode_chunk_head(i, len(data)) + data for i, data in enumerate(chunks))
+        )
+    )
+    found: list[tuple[int, bytes]] = []
+    while len(found) < len(chunks):
+        batch = await parent.reply()
+        assert isinstance(batch, ChunkBatch)
+        assert sum(len(data) for _, data in batch.chunks) <= SLABS * BODY_BYTES_MAX
+        assert batch.digests == [XXH3_128.once(data) for _, data in batch.chunks]
+        found += [(index, bytes(data)) for index, data in batch.chunks]
+    assert found == list(enumerate(chunks))
+    await sending
