@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from chappe.cli.main import build
 from chappe.cli.settings import run_app
 from chappe.core.membership import Membership
+from chappe.sim.faults import KINDS
 
 SMALL = ["--relays", "4", "--payload", "100MB"]
 
@@ -39,6 +41,17 @@ def test_without_faults_none_is_wanted(capsys: pytest.CaptureFixture[str]) -> No
     assert "faults: none; T_bcast(1.0) 16" in capsys.readouterr().out
 
 
+def test_help_names_every_kind_of_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    words = set(re.findall(r"[a-z]+", capsys.readouterr().out))
+    assert set(KINDS) <= words
+
+
+def test_hooks_fail_and_hosts_stand_behind_nat(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*SMALL, "--seed", "1", "--faults", "hook", "--nat", "0.5") == 0
+    assert "faults: hook" in capsys.readouterr().out
+
+
 def test_no_fault_injected_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--relays", "1", "--payload", "1MB", "--faults", "ghost") == 1  # nobody starts twice
     assert "no fault could be injected: seed 0" in capsys.readouterr().err
@@ -58,7 +71,12 @@ def test_a_breach_is_reported_with_seed_log_and_invariant(
 
 @pytest.mark.parametrize(
     ("arguments", "flag"),
-    [(["--faults", "rain"], "--faults"), (["--relays", "0"], "--relays"), (["--uplink", "fast"], "--uplink")],
+    [
+        (["--faults", "rain"], "--faults"),
+        (["--relays", "0"], "--relays"),
+        (["--uplink", "fast"], "--uplink"),
+        (["--nat", "2"], "--nat"),
+    ],
 )
 def test_wrong_usage(arguments: list[str], flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*arguments) == 2

@@ -241,7 +241,8 @@ class Script:
 
     def do_hop(self, parent: str, child: str, **options: str) -> None:
         """Time passes; every 2 s the receiver reports `got`, the sender `sent` (by default the same); each says nothing
-        where its figure is `-`. The child's holdings grow by `chunks` a report."""
+        where its figure is `-`. The child's holdings grow by `chunks` a report. The sender has `streams` at once, the
+        receiver `shared`."""
         for _ in range(int(options.get("times", 1))):
             self.do_wait("2")
             sent = options.get("sent", options["got"])
@@ -252,7 +253,8 @@ class Script:
 
     def links(self, node: str, hop: tuple[str, bool, str], options: dict[str, str]) -> None:
         peer, sending, rate = hop
-        busy, streams = float(options.get("busy", 2.0)), int(options.get("streams", 1))
+        busy = float(options.get("busy", 2.0))
+        streams = int(options.get("streams" if sending else "shared", 1))
         party = self.party(node)
         sample = ev.LinkSample(f"id-{peer}", sending, parse_rate(rate), busy, streams)
         session = int(options.get("session", party.session))

@@ -65,6 +65,18 @@ def test_without_a_dialable_source_they_stand_behind_those_who_are() -> None:
     assert SOURCE in near
 
 
+def test_who_has_everything_gives_way_to_who_waits() -> None:
+    layout, undialable = Layout([Chain(0, 0, ["a", "x", "y"])]), {"x", "y"}
+    assert mend(layout, undialable, source_dialable=False, usable=lambda chain: True)[1] == []
+    near, moved = mend(layout, undialable, source_dialable=False, usable=lambda chain: True, served={"x"})
+    assert moved == ["y"]
+    assert layout.chains[0].members == ["a", "y", "x"]
+    assert {"a", "x", "y"} <= near
+    layout = Layout([Chain(0, 0, ["x", "y"])])
+    assert mend(layout, undialable, source_dialable=True, usable=lambda chain: True, served={"x"})[1] == ["y"]
+    assert layout.chains[0].members == ["y", "x"]
+
+
 def test_two_that_cannot_be_helped_stay() -> None:
     layout = Layout([Chain(0, 0, ["x", "y"])])
     assert mend(layout, {"x", "y"}, source_dialable=False, usable=lambda chain: True)[1] == []

@@ -83,7 +83,7 @@ class Storm:
                 case Assign():
                     self.assigned(effect)
                 case StartProbe():
-                    assert not any(p.phase in LIVE for p in self.fleet.state.publications.values())
+                    assert not any(p.phase in LIVE and not p.settled for p in self.fleet.state.publications.values())
                     self.probes.append(effect)
                 case PublishAccepted(request, version, _):
                     self.waiting.add(request)

@@ -11,8 +11,9 @@ from chappe.core.chain import Chain
 from chappe.core.edges import EdgeBook, Issued
 from chappe.core.effects import Assign, Edge, PeerRef, PersistEpoch
 from chappe.core.fleet import Fleet, FleetConfig
-from chappe.core.invariants import History, _cycles, broken
+from chappe.core.invariants import History, _cycles, broken, touched
 from chappe.core.publication import Publication
+from chappe.core.reasons import RebuildReason
 
 
 def offered() -> Fleet:
@@ -83,6 +84,67 @@ def test_seen(breakage: Callable[[Fleet, Publication], None], says: str) -> None
 
 def edge(epoch: int, parent: str, slot: int = 0) -> Edge:
     return Edge("obj", 0, epoch, PeerRef(parent, parent, f"{parent}:1"), slot)
+
+
+def told(fleet: Fleet, worker_id: str) -> Assign:
+    """What this worker was told last, once more."""
+    content = fleet.assignment(worker_id)
+    assert content is not None
+    return Assign(worker_id, 1, 1, 99, *content)
+
+
+def in_front_of_another(fleet: Fleet, publication: Publication) -> Assign:
+    assign = told(fleet, "c")
+    fleet._placement.move_to_end(publication, publication.layout.places("a")[0], RebuildReason.FALLBACK)
+    return assign
+
+
+def not_behind(fleet: Fleet, publication: Publication) -> Assign:
+    assign = told(fleet, "a")
+    publication.layout.remove("c")
+    return assign
+
+
+def parent_not_told(fleet: Fleet, publication: Publication) -> Assign:
+    assign = told(fleet, "c")
+    fleet._assignments._sent["a"] = (1, ((), (), ()), 0.0)
+    return assign
+
+
+def of_nothing(fleet: Fleet, publication: Publication) -> Assign:
+    publication.retired = True
+    return told(fleet, "c")
+
+
+def no_place(fleet: Fleet, publication: Publication) -> Assign:
+    assign = told(fleet, "c")
+    publication.layout.remove("c")
+    return assign
+
+
+def other_heads(fleet: Fleet, publication: Publication) -> Assign:
+    assign = told(fleet, "o")
+    publication.layout.remove("a")
+    return assign
+
+
+@pytest.mark.parametrize(
+    ("breakage", "says"),
+    [
+        (in_front_of_another, "was told parent a"),
+        (not_behind, "was told children"),
+        (parent_not_told, "which was not told of it"),
+        (of_nothing, "which nobody is served"),
+        (no_place, "is here and has no place"),
+        (other_heads, "the heads are"),
+    ],
+)
+def test_seen_at_those_who_are_touched(breakage: Callable[[Fleet, Publication], Assign], says: str) -> None:
+    fleet = offered()
+    everybody = [told(fleet, worker_id) for worker_id in fleet.state.workers]
+    assert touched(fleet, everybody) == []
+    found = touched(fleet, [breakage(fleet, fleet.state.publications["obj"])])
+    assert any(says in sentence for sentence in found), found
 
 
 def test_a_cycle_is_seen() -> None:

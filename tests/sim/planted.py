@@ -8,19 +8,28 @@ from typing import Any
 
 import pytest
 
+from chappe.core import bridging, edges
 from chappe.core.context import Context
+from chappe.core.demotion import Demotions
 from chappe.core.departure import Departure
+from chappe.core.dialling import Dialling
+from chappe.core.effects import Dialer
+from chappe.core.events import Role
 from chappe.core.holding import Held
 from chappe.core.installing import Installs
+from chappe.core.measuring import Measuring
 from chappe.core.membership import Membership
 from chappe.core.placement import Placement
+from chappe.core.probing import Probing
 from chappe.core.publication import Publication
 from chappe.core.ranges import Range
 from chappe.core.reasons import RebuildReason
+from chappe.core.slow import Slow
 from chappe.core.state import FleetState
+from chappe.core.transfer import Transfer
 from chappe.core.upstream import Upstream
 from chappe.hop.guard import EdgeGuard, Ticket
-from chappe.sim import relay
+from chappe.sim import storing
 from chappe.sim.copies import Copy
 from chappe.sim.process import Process
 
@@ -36,6 +45,9 @@ class Bug:
     kinds: tuple[str, ...]
     caught: str
     first: int = 0
+    most: int = 12  # faults in a run
+    scale: int = 1  # of the payload: time for a fault to be found out
+    latency_s: float | None = None  # as drawn
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -107,6 +119,21 @@ def _full_disk_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Held, "wants_chunks", lambda self, now: self.waiting is None and true(self, now))
 
 
+def _sender_is_always_the_limit(patch: pytest.MonkeyPatch) -> None:
+    def attribute(self: Measuring, parent: Any, child: Any, rate: float, busy_s: float, up: Any, down: Any) -> None:
+        assert up.bytes_per_s > 0
+        assert down.bytes_per_s > 0
+        if parent.role is Role.RELAY:
+            parent.links.up.exact(rate, busy_s, self._context.now)
+
+    patch.setattr(Measuring, "_attribute", attribute)
+
+
+def _failed_hook_counts(patch: pytest.MonkeyPatch) -> None:
+    true = Transfer._on_install_ended
+    patch.setattr(Transfer, "_on_install_ended", lambda self, version, _, reason: true(self, version, True, reason))
+
+
 def _stays_only(patch: pytest.MonkeyPatch) -> None:
     def stays(self: Departure, worker: Any) -> None:
         self._leaving.pop(worker.worker_id, None)
@@ -124,7 +151,7 @@ BUGS = [
     Bug("dropped-range-forgotten", _dropped_range_forgotten, ("rot", "corrupt"), "does not end|without a parent"),
     Bug("lapsed-worker-kept-as-parent", _lapsed_keep_their_places, ("pause", "partition"), "is gone and has a place"),
     Bug("lease-ignored", _set(Membership, "_lapse", _nothing), ("pause", "partition"), "of silence"),
-    Bug("root-not-compared", _set(relay, "root_of", lambda copy: copy.object.root), ("forge",), "false bytes"),
+    Bug("root-not-compared", _set(storing, "root_of", lambda copy: copy.object.root), ("forge",), "false bytes"),
     Bug("reassignment-dropped", _order_dropped, ("kill",), "does not end|without a parent|fed each other"),
     Bug(
         "landed-versions-forgotten",
@@ -141,9 +168,11 @@ BUGS = [
     Bug(
         "said-before-welcome-is-lost",
         _said_before_welcome_is_lost,
-        ("partition", "reset", "blackhole"),
+        ("reset",),
         "does not end",
-        125,
+        first=76,
+        most=30,
+        latency_s=0.05,
     ),
     Bug(
         "retired-source-trusted",
@@ -159,5 +188,16 @@ BUGS = [
         ("forge", "outage"),
         "does not end|without a parent",
     ),
+    Bug("slowness-ignored", _set(Slow, "judge", lambda *_: False), ("uplink",), "nothing is done about it"),
+    Bug(
+        "verdict-without-demotion", _set(Demotions, "demote", _nothing), ("uplink",), "is not demoted", most=1, scale=4
+    ),
+    Bug("demoted-for-ever", _set(Demotions, "sent", _nothing), ("uplink",), "is not trusted again"),
+    Bug("lower-bound-taken-as-measured", _sender_is_always_the_limit, ("clock",), "uplink of .* was measured"),
+    Bug("probe-while-publishing", _set(Probing, "_idle", lambda _: True), ("clock",), "is ordered while"),
+    Bug("host-behind-nat-dialled", _set(edges, "dialer", lambda *_: Dialer.CHILD), ("clock",), "cannot be dialled"),
+    Bug("dial-back-ignored", _set(Dialling, "dialed_back", _nothing), ("clock",), "counts as one that can be dialled"),
+    Bug("cut-off-left-alone", _set(bridging, "spots", lambda *_, **__: iter(())), ("kill",), "it could move|without a"),
+    Bug("failed-hook-counts", _failed_hook_counts, ("hook",), "does not say that its hook failed"),
     Bug("drained-and-forgotten", _stays_only, ("leaves", "partition"), "does not end|without a parent"),
 ]

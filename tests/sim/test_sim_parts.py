@@ -82,13 +82,13 @@ def test_cuts_have_a_direction_and_add_up() -> None:
 
 def test_partitions_overlap() -> None:
     net = network([])
-    net.part(["a", "b"], 1)
-    net.part(["b"], 2)
+    both = net.part(["a", "b"])
+    one = net.part(["b"])
     assert not net.passes("a", "b")
-    net.join(["a", "b"], 1)
+    net.join(["a", "b"], both)
     assert net.passes("a", "c")
     assert not net.passes("b", "c")
-    net.join(["b"], 2)
+    net.join(["b"], one)
     assert net.passes("b", "c")
 
 

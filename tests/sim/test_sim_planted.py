@@ -23,7 +23,14 @@ def test_a_planted_bug_is_caught(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> N
     bug.plant(monkeypatch)
     for seed in range(bug.first, bug.first + SEEDS):
         rng = Random(seed)
-        result = simulate(replace(mixed(seed, rng, bug.kinds), faults_most=12), rng)
+        scenario = mixed(seed, rng, bug.kinds)
+        changed = replace(
+            scenario,
+            faults_most=bug.most,
+            payload_bytes=bug.scale * scenario.payload_bytes,
+            latency_s=scenario.latency_s if bug.latency_s is None else bug.latency_s,
+        )
+        result = simulate(changed, rng)
         if result.broken and re.search(bug.caught, result.broken[0]):
             assert result.trail
             return

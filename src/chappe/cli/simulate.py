@@ -28,7 +28,11 @@ class SimulateSettings(Settings):
     seed: int = 0
     """Decides everything that is left to chance."""
     faults: str = "mixed"
-    """none, mixed (every kind), or kinds separated by commas."""
+    """none, mixed (every kind), or kinds separated by commas. Processes and hosts: kill, restart, pause, ghost (an old
+    copy of a store says Hello), hook (an install hook fails), clock, joins, leaves, outage (several die at once).
+    Links: slow (a dip), uplink and downlink (halved for long), blackhole (one way), partition, reset, nat (cannot be
+    dialled any more). Bytes: corrupt, rot, forge (a false page), disk (full). The rest: coordinator, publisher, source
+    (files change)."""
     faults_most: int = 6
     """At most so many faults; at least one."""
     payload: Size = 16_400_000_000
@@ -41,6 +45,8 @@ class SimulateSettings(Settings):
     """Of the publisher."""
     latency: Duration = 0.01
     """From any host to any other, one way."""
+    nat: float = 0.0
+    """The share of relays that nobody can dial; half of them say so."""
     publications: int = 1
     """How many versions are published, one before the other is through."""
 
@@ -49,6 +55,13 @@ class SimulateSettings(Settings):
     def _positive(cls, value: int) -> int:
         if not 1 <= value <= RELAYS_MAX:
             raise ValueError(f"{value} is not from 1 to {RELAYS_MAX}")
+        return value
+
+    @field_validator("nat")
+    @classmethod
+    def _share(cls, value: float) -> float:
+        if not 0 <= value <= 1:
+            raise ValueError(f"{value} is not from 0 to 1")
         return value
 
     @property
@@ -74,6 +87,7 @@ class SimulateSettings(Settings):
             faults_most=self.faults_most,
             publications=self.publications,
             latency_s=self.latency,
+            natted_share=self.nat,
         )
 
 

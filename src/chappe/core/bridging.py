@@ -2,7 +2,8 @@
 
 Pure over a layout. A host that cannot be dialled may stand behind one that can (it dials) and in front of one that can
 (it pushes); two of them cannot talk. The lower one of such a pair moves to the nearest place where both its neighbours
-can be dialled: the tail of its own chain first, then other tails, then places further in. Without one it stays.
+can be dialled: the tail of its own chain first, then other tails, then places further in. Without one it stays, until
+somebody has the whole object: who needs nothing any more needs no hop (`served`), and gives way to whoever waits.
 """
 
 from __future__ import annotations
@@ -11,28 +12,38 @@ from collections.abc import Callable, Iterator, Set
 
 from chappe.core.chain import Chain, Layout
 
+NOBODY: frozenset[str] = frozenset()
 
-def cut_off(chain: Chain, position: int, undialable: Set[str], *, source_dialable: bool) -> bool:
-    """Nobody on the hop to this member can dial."""
-    if chain.members[position] not in undialable:
+
+def cut_off(
+    chain: Chain, position: int, undialable: Set[str], *, source_dialable: bool, served: Set[str] = NOBODY
+) -> bool:
+    """Nobody on the hop to this member can dial, and it needs one."""
+    member = chain.members[position]
+    if member not in undialable or member in served:
         return False
     if position == 0:
         return not chain.rooted and not source_dialable
     return chain.members[position - 1] in undialable
 
 
-def spots(chain: Chain, undialable: Set[str], *, source_dialable: bool) -> Iterator[int]:
+def spots(chain: Chain, undialable: Set[str], *, source_dialable: bool, served: Set[str] = NOBODY) -> Iterator[int]:
     """Where a host that cannot be dialled may be put in, from the tail up. Never in front of a rooted head."""
     members = chain.members
     for at in range(len(members), -1, -1):
         above = members[at - 1] not in undialable if at else source_dialable and not chain.rooted and bool(members)
-        below = at == len(members) or members[at] not in undialable
+        below = at == len(members) or members[at] not in undialable or members[at] in served
         if above and below:
             yield at
 
 
 def mend(
-    layout: Layout, undialable: Set[str], *, source_dialable: bool, usable: Callable[[Chain], bool]
+    layout: Layout,
+    undialable: Set[str],
+    *,
+    source_dialable: bool,
+    usable: Callable[[Chain], bool],
+    served: Set[str] = NOBODY,
 ) -> tuple[set[str], list[str]]:
     """Move whoever is cut off and can be helped. Returns whose edges may differ, and who has moved."""
     near: set[str] = set()
@@ -41,7 +52,7 @@ def mend(
         position = 0
         while position < len(chain.members):
             worker_id = chain.members[position]
-            if not cut_off(chain, position, undialable, source_dialable=source_dialable):
+            if not cut_off(chain, position, undialable, source_dialable=source_dialable, served=served):
                 position += 1
                 continue
             near |= layout.remove_from(chain, worker_id)
@@ -50,7 +61,7 @@ def mend(
                 (
                     (c, at)
                     for c in [chain, *sorted(others, key=lambda c: (len(c.members), c.slot))]
-                    for at in spots(c, undialable, source_dialable=source_dialable)
+                    for at in spots(c, undialable, source_dialable=source_dialable, served=served)
                 ),
                 None,
             )

@@ -69,6 +69,7 @@ class Context:
 
     def drop_worker(self, worker: Worker) -> None:
         del self.state.workers[worker.worker_id]
+        self.undialable.discard(worker.worker_id)  # it may come back as another one
         self._persist.pop(PersistWorker(worker.worker_id), None)
         self._persist[ForgetWorker(worker.worker_id)] = None
 

@@ -78,6 +78,7 @@ class Feeding:
             self._context.undialable,
             source_dialable=publication.origin_id not in self._context.undialable,
             usable=lambda chain: self.fed(publication, chain) and bool(chain.members),
+            served={m for m in self._context.undialable if self.holds_all(publication, m)},
         )
         reason = RebuildReason.UNDIALABLE.value
         for worker_id in moved:

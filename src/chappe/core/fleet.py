@@ -209,7 +209,8 @@ class Fleet:
         if worker.holdings[event.holding.object_id].state is ObjectState.DISK_FULL:
             for place in publication.layout.places(worker.worker_id):
                 self._placement.move_to_end(publication, place, RebuildReason.DISK_FULL)
-        if publication.origin_out or any(chain.rooted for chain in publication.layout.chains_of(worker.worker_id)):
+        rooted = any(chain.rooted for chain in publication.layout.chains_of(worker.worker_id))
+        if publication.origin_out or rooted or worker.dialable is False:
             self._placement.heal(publication)
         self._supersession.promote(worker)
 

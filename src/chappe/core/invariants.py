@@ -1,6 +1,7 @@
 """What must hold after every event, whatever happened: checked by the tests and by the simulator, never in production.
 
-`broken` looks at one moment, `History` at what may only grow. Both return sentences; none is the good answer.
+`broken` looks at one moment of the whole fleet, `touched` at those who were told something new, which costs as much as
+there is to tell; `History` looks at what may only grow. All return sentences; none is the good answer.
 
     structure   a worker stands at most once in each stripe; slots of a stripe differ, and are no more than planned
     edges       one parent; at most one child per (object, stripe, slot), the same at both ends; no cycle
@@ -34,6 +35,74 @@ def broken(fleet: Fleet) -> list[str]:
         found += _dialling(fleet, publication)
     found += _edges(fleet)
     return found
+
+
+def touched(fleet: Fleet, effects: Iterable[Effect]) -> list[str]:
+    """What does not hold for those who are assigned something by these effects: their places, and both ends of edges.
+
+    An edge that leads from a place to the one in front of it can be part of no cycle.
+    """
+    found: list[str] = []
+    for effect in effects:
+        if isinstance(effect, Assign):
+            for edge in effect.edges:
+                publication = fleet.state.publications.get(edge.object_id)
+                if publication is not None and effect.worker_id == publication.origin_id:
+                    found += _heads(publication, edge)
+                elif publication is None or not publication.active:
+                    found.append(f"{effect.worker_id} was told an edge of {edge.object_id}, which nobody is served")
+                else:
+                    found += _neighbours(fleet, publication, effect.worker_id, edge)
+            found += _placed(fleet, effect.worker_id)
+    return found
+
+
+def _heads(publication: Publication, edge: Edge) -> list[str]:
+    chains = publication.layout.of_stripe(edge.stripe)
+    heads = {chain.slot: chain.members[0] for chain in chains if chain.members and not chain.rooted}
+    served = [(slot.slot, slot.child.worker_id) for slot in edge.children]
+    if len(dict(served)) != len(served) or any(heads.get(slot) != child for slot, child in served):
+        return [f"v{publication.version}: the origin was told {served}, the heads are {heads}"]
+    return []
+
+
+def _neighbours(fleet: Fleet, publication: Publication, worker_id: str, edge: Edge) -> list[str]:
+    layout, what = publication.layout, f"v{publication.version}: {worker_id}"
+    place = layout.place(edge.stripe, worker_id)
+    if place is None:
+        return [f"{what} was told an edge and has no place"]
+    members = place.chain.members
+    if not place.position < len(members) or members[place.position] != worker_id:
+        return [f"{what} is not where the index finds it"]
+    found: list[str] = []
+    above = (publication.origin_id if place.position == 0 else members[place.position - 1]) if layout else ""
+    if edge.parent is not None and (edge.parent.worker_id != above or (place.position == 0 and place.chain.rooted)):
+        found.append(f"{what} was told parent {edge.parent.worker_id}, {above} is in front of it")
+    below = [] if layout.child(place) is None else [layout.child(place)]
+    if any(slot.child.worker_id not in below for slot in edge.children) or len(edge.children) > 1:
+        found.append(f"{what} was told children {[s.child.worker_id for s in edge.children]}, behind it is {below}")
+    content = None if edge.parent is None else fleet.assignment(edge.parent.worker_id)
+    if content is not None:  # None: it is away, and is told when it comes back
+        told = [s for e in content[1] if (e.object_id, e.stripe) == (edge.object_id, edge.stripe) for s in e.children]
+        if (worker_id, edge.slot, edge.epoch) not in [(s.child.worker_id, s.slot, s.epoch) for s in told]:
+            found.append(f"{what} was told parent {above} e{edge.epoch}, which was not told of it")
+    return found
+
+
+def _placed(fleet: Fleet, worker_id: str) -> list[str]:
+    worker = fleet.state.workers[worker_id]
+    if not worker.connected or not worker.placeable:
+        return []
+    return [
+        f"v{publication.version}: {worker.name} is here and has no place"
+        for publication in fleet.state.publications.values()
+        if publication.active and worker_id not in publication.layout and _wants_a_place(publication, worker_id)
+    ]
+
+
+def _wants_a_place(publication: Publication, worker_id: str) -> bool:
+    member = publication.members.get(worker_id)
+    return member is not None and not (member.superseded or member.deferred or member.via)
 
 
 def _structure(publication: Publication) -> list[str]:
@@ -113,13 +182,15 @@ def _dialling(fleet: Fleet, publication: Publication) -> list[str]:
     if not undialable or not publication.active:
         return []
     able = publication.origin_id not in undialable
+    served = {u for u in undialable if fleet.state.workers[u].holds_all(publication.object_id)}
+    absent = {u for u in undialable if not fleet.state.workers[u].connected}
     found: list[str] = []
     for chain in publication.layout.chains:
         for i, member in enumerate(chain.members):
-            if not cut_off(chain, i, undialable, source_dialable=able):
+            if not cut_off(chain, i, undialable, source_dialable=able, served=served | absent):
                 continue
             rest = Chain(chain.stripe, chain.slot, [m for m in chain.members if m != member], chain.rooted)
-            if next(spots(rest, undialable, source_dialable=able), None) is not None:
+            if next(spots(rest, undialable, source_dialable=able, served=served), None) is not None:
                 found.append(f"v{publication.version}: neither {member} nor its parent can dial, and it could move")
     return found
 

@@ -11,8 +11,8 @@ limit is exact evidence, the other link is at least as fast. Who it was:
     it is below both, and both are known           the sender's: uplinks are the weaker ones (far below: `slow` decides)
 
 The rate is what the receiver says, at most what the sender says of the same time: nobody's word about itself raises
-anything. B0 is the sum over the origin's concurrent hops, and when all of them are limited by their receivers, that sum
-is only a lower bound.
+anything. A hop whose end shares its link with another one (two versions at once) says nothing. B0 is the sum over the
+origin's concurrent hops, and when all of them are limited by their receivers, that sum is only a lower bound.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from chappe.core.chain import SOURCE, Place
 from chappe.core.context import Context
 from chappe.core.demotion import Demotions
-from chappe.core.events import LinkSample, LinksMeasured, Role
+from chappe.core.events import LinkSample, LinksMeasured, Role, Topology
 from chappe.core.publication import Publication
 from chappe.core.rates import Figure, Source, downlink, uplink
 from chappe.core.slow import SLOW_SHARE, HopSample, Slow
@@ -89,16 +89,34 @@ class Measuring:
         said = claim.sample if claim is not None and self._fresh(claim) else None
         if said is not None and said.busy_s <= 0:
             said = None  # it had nothing to wait for: that says nothing of the hop
+        told = sample.streams > 1 or (said is not None and said.streams > 1 and parent.role is Role.RELAY)
+        if told or self._busy_twice(parent, sending=True) or self._busy_twice(child, sending=False):
+            return
         rate = sample.bytes_per_s if said is None else min(sample.bytes_per_s, said.bytes_per_s)
         streams = 1 if parent.role is Role.RELAY else self._streams(hop[0], said)
         up, down = self._up(parent, streams), self._down(child)
         contradicted = said is not None and said.bytes_per_s > CONTRADICTED * sample.bytes_per_s
         known = min(up.known, down.known) if up.known and down.known else None
-        if self._slow.judge(*hop, HopSample(parent, child, rate, sample.busy_s, known, contradicted)):
+        judged = hop[0].topology is Topology.CHAINS  # the hops of a star share one uplink, and nobody can be moved
+        if judged and self._slow.judge(*hop, HopSample(parent, child, rate, sample.busy_s, known, contradicted)):
             return
         self._attribute(parent, child, rate, sample.busy_s, up, down)
         if parent.role is Role.RELAY:
             self._demotions.sent(parent, sample.bytes_per_s, sample.busy_s)
+
+    def _busy_twice(self, worker: Worker, *, sending: bool) -> bool:
+        """It has two versions to carry at once: how they share its link says nothing about the link."""
+        return sum(self._carries(p, worker, sending=sending) for p in self._context.active()) > 1
+
+    @staticmethod
+    def _carries(publication: Publication, worker: Worker, *, sending: bool) -> bool:
+        layout, places = publication.layout, publication.layout.places(worker.worker_id)
+        receivers: list[str | None] = [worker.worker_id for _ in places]
+        if sending:
+            receivers = [layout.child(place) for place in places]
+        if publication.origin_id == worker.worker_id:
+            receivers = [chain.members[0] for chain in layout.chains if chain.members and not chain.rooted]
+        return any(receiver is not None and publication.members[receiver].level == 0 for receiver in receivers)
 
     @staticmethod
     def _streams(publication: Publication, said: LinkSample | None) -> int:

@@ -110,8 +110,8 @@ class Probing:
 
     def _idle(self) -> bool:
         publications = self._context.state.publications.values()
-        if any(p.phase in LIVE for p in publications):
-            return False
+        if any(p.phase in LIVE and not p.settled for p in publications):
+            return False  # one that is settled waits for hosts that failed: nothing flows, perhaps for days
         workers = self._context.state.workers
         for publication in self._context.active():
             for worker_id, member in publication.members.items():

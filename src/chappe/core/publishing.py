@@ -236,6 +236,7 @@ class Publishing:
         for old in superseded:
             self._superseded(old, publication.version)
         self._lay(publication, [link for link in links if not publication.members[link.worker_id].via])
+        self._placement.heal(publication)  # who is deferred has left a gap: nobody is to be cut off by it
         self._context.touch_all(publication)
 
     def _superseded(self, old: Publication, version: int) -> None:

@@ -11,6 +11,8 @@ those it took come back to the older one.
 
 from __future__ import annotations
 
+from chappe.core.bridging import cut_off
+from chappe.core.chain import Place
 from chappe.core.context import Context
 from chappe.core.events import ObjectState
 from chappe.core.lanes import enter, lane_of, of_version
@@ -48,7 +50,14 @@ class Supersession:
         if holding is not None and holding.state is ObjectState.DISK_FULL:
             return False
         places = publication.layout.places(worker.worker_id)
-        return bool(places) and all(self._placement.fed(publication, place.chain) for place in places)
+        return bool(places) and all(self._reached(publication, place) for place in places)
+
+    def _reached(self, publication: Publication, place: Place) -> bool:
+        """There is a source, and the hop has a side that can dial: whoever stood in between may have gone on."""
+        undialable = self._context.undialable
+        able = publication.origin_id not in undialable
+        cut = cut_off(place.chain, place.position, undialable, source_dialable=able)
+        return self._placement.fed(publication, place.chain) and not cut
 
     def older(self, new: Publication) -> list[Publication]:
         return [p for p in self._context.state.publications.values() if p.version < new.version and p is not new]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from chappe.coordinator.assignments import encode_assignment
+from chappe.coordinator.assignments import encode_assignment, encode_probe
 from chappe.coordinator.runclock import RunClock
 from chappe.core import effects as fx
 from chappe.core import events as ev
@@ -19,12 +19,17 @@ from chappe.core.fleet import Fleet
 from chappe.core.relay_events import Assigned, Released
 from chappe.core.state import FleetConfig, FleetState
 from chappe.sim.clock import Entry, HostClock
+from chappe.sim.links import COORDINATOR, HANDSHAKES
 from chappe.sim.session import CLOSE, HEARTBEAT, Session
 from chappe.v1.relay_pb2 import EdgeClaims, EdgeToken
-from chappe.wire.relay_messages import Refusal, Welcomed, decode_assignment
+from chappe.wire.relay_messages import Refusal, Welcomed, decode_assignment, decode_probe_order
 
 if TYPE_CHECKING:
     from chappe.sim.world import World
+
+
+DIAL_BACK_S = 3.0
+"""As the coordinator waits for an address that does not answer."""
 
 
 def unsigned(claims: EdgeClaims) -> EdgeToken:
@@ -91,6 +96,21 @@ class Coordinator:
             self.handle(ev.Heard(session.worker_id, session.number))
         if message is not HEARTBEAT:
             self.handle(message)  # type: ignore[arg-type]
+        if isinstance(message, ev.Hello) and session.number in self.sessions and not message.no_dial_in:
+            self._dial_back(session, message)
+
+    def _dial_back(self, session: Session, hello: ev.Hello) -> None:
+        """Try the address that it advertises; one that is silent is given up after a while."""
+        node, network = session.node, self.world.network
+        heard = network.both(COORDINATOR, node.worker_id) and not node.natted
+        there = node.running and node.address == hello.address
+        latency_s = network.latency_s(COORDINATOR, node.worker_id)
+        delay_s = (1 + HANDSHAKES) * latency_s if heard else DIAL_BACK_S
+        self.world.agenda.after(delay_s, self._dialled_back, session, self.since_s, heard and there)
+
+    def _dialled_back(self, session: Session, since_s: float, reachable: bool) -> None:
+        if self.running and self.since_s == since_s and session.number in self.sessions:
+            self.handle(ev.DialedBack(session.worker_id, session.number, reachable))
 
     def handle(self, event: ev.Event) -> None:
         effects = self.fleet.handle(event, self._run_clock.now())
@@ -101,6 +121,7 @@ class Coordinator:
         for effect in effects:
             if isinstance(effect, fx.Log):
                 self.world.note("coordinator", f"{effect.event} {effect.reason}", effect.fields)
+                self.world.checks.slowness.decided(effect)
         if self.world.config.persist:
             self._write(effects)
         self.world.checks.fleet_moved(event, effects)
@@ -138,6 +159,11 @@ class Coordinator:
                 if number in self.sessions:
                     welcome = Welcomed(self.config.run, b"", self.config.lease_s, self.world.config.heartbeat_s)
                     self.sessions[number].down.send(welcome)
+            case fx.StartProbe(session=number):
+                self.world.checks.hops.probe_ordered(effect)
+                if number in self.sessions:
+                    message = encode_probe(effect, self.config.run, unsigned)
+                    self.sessions[number].down.send(decode_probe_order(message.probe))
             case fx.Release(session=number):
                 if number in self.sessions:
                     self.sessions[number].down.send(Released())

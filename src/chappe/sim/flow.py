@@ -20,6 +20,7 @@ from chappe.core.ranges import Range, RangeSet
 from chappe.core.reasons import ParentLossReason
 from chappe.sim.clock import Agenda, Entry
 from chappe.sim.copies import Copy
+from chappe.sim.pace import Pace
 from chappe.sim.tracks import EPSILON, Track, View
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Stream:
         self._limit = 0.0
         self._bad: int | None = None
         self._next: Entry | None = None
+        self.pace = Pace(self.source.object.chunk_bytes)
 
     # ---- the child's side of its beginning and end -----------------------------------------------------------------
 
@@ -97,6 +99,7 @@ class Stream:
         self.ended = True
         if self._next is not None:
             self._next.cancel()
+        self.measure()
         self.track.settle(self.agenda.now)
         if self.copy.track is self.track:
             self.copy.track = self.copy.upstream = None
@@ -126,6 +129,7 @@ class Stream:
         """What to take in which order, by what the parent has and gets now."""
         view, now = self.view, self.agenda.now
         assert view is not None
+        self.measure()
         self.track.settle(now)
         plan: list[Range] = []
         for start, stop in self.wanted:
@@ -143,6 +147,7 @@ class Stream:
         self._fixed, self._live = fixed, live
         if plan != self.track.left():
             self.track = Track(plan, now, self._take)
+            self.pace.begin()
             self.copy.track = self.track
             announce(self.agenda, self.copy, replanned=True)
         else:  # positions are counted from the beginning of the plan that goes on
@@ -209,9 +214,11 @@ class Stream:
         if self._next is not None:
             self._next.cancel()
             self._next = None
+        self.measure()
         x = track.at(now)
         stop = min(self._limit, float(track.total))
         if x >= stop - EPSILON:
+            self.pace.turn(self.agenda.now, busy=False)
             self._turn(0.0)
             self._reached()
             return
@@ -232,6 +239,7 @@ class Stream:
                 waits.append(-ahead / slope)
         else:
             rate = min(self.capacity, slope)
+        self.pace.turn(now, busy=rate >= self.capacity)
         if rate > 0:
             waits.append((stop - x) / rate)
         if view.rate > 0 and boundary < float("inf"):
@@ -239,6 +247,10 @@ class Stream:
         self._turn(rate)
         if waits:
             self._next = self.agenda.after(max(min(waits), 1e-9), self.move)
+
+    def measure(self) -> None:
+        """Put what has passed since the last time on the meters of both ends."""
+        self.pace.measure(self.track.at(self.agenda.now), self.agenda.now)
 
     def _turn(self, rate: float) -> None:
         now = self.agenda.now
@@ -266,8 +278,11 @@ class Stream:
 
     def set_capacity(self, chunks_per_s: float) -> None:
         if abs(chunks_per_s - self.capacity) > EPSILON * chunks_per_s:
-            self.capacity = chunks_per_s
+            slower, self.capacity = chunks_per_s < self.capacity, chunks_per_s
             self.move()
+            if slower:
+                self.child.hops.notice()
+                self.parent.hops.notice()
 
     def block(self) -> None:
         if self.blocked_s is None:

@@ -3,32 +3,34 @@
     after every event   of the coordinator: `core.invariants`; generations; nobody silent counts as here, nobody who is
                         gone has a place
     at admission        at a parent: one child per slot, no outranked token, no fallback against a live child
-    at every chunk      what is stored matches its page
-    at landing          all of it, and nothing but the published bytes; versions never go back
     every second        nobody stays without a parent for long while there is a source; no lasting cycle of streams
     at the end          every reachable honest worker has the exact bytes of the newest version, where they still exist
 
-At size the checks that look at the whole fleet run after every so many events only.
+What is stored, landed and installed is checked in `byte_checks`, who dials whom and when links are probed in
+`hop_checks`, what becomes of slow hops in `slow_checks`. At size those whom an event has touched are checked after it,
+the whole fleet after every so many events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from chappe.core import events as ev
 from chappe.core.effects import Effect
 from chappe.core.events import ObjectState
 from chappe.core.fleet import Fleet
-from chappe.core.invariants import History, broken
+from chappe.core.invariants import History, broken, touched
 from chappe.core.publication import Publication
 from chappe.hop.guard import AssignedChild, Ticket
 from chappe.hop.stall import STALL_FLOOR_S
+from chappe.sim.byte_checks import ByteChecks
+from chappe.sim.hop_checks import HopChecks
 from chappe.sim.links import COORDINATOR
+from chappe.sim.slow_checks import SlowChecks
 from chappe.v1.relay_pb2 import EdgeClaims
 
 if TYPE_CHECKING:
-    from chappe.sim.copies import Copy
     from chappe.sim.flow import Stream
     from chappe.sim.node import Node
     from chappe.sim.relay import Relay
@@ -47,11 +49,11 @@ class InvariantError(AssertionError):
 class Checks:
     def __init__(self, world: World) -> None:
         self.world = world
+        self.bytes, self.hops, self.slowness = ByteChecks(self), HopChecks(self), SlowChecks(self)
         self._history = History()
         self._handled = 0
         self._generations: dict[str, int] = {}
         self._epochs: dict[tuple[str, int, str, int, int], int] = {}
-        self._versions: dict[str, dict[ObjectState, int]] = {}
         self._chains: dict[str, int] = {}
         self._fed_s: dict[tuple[str, str], float] = {}
         self._cycles_s: dict[frozenset[str], float] = {}
@@ -61,11 +63,11 @@ class Checks:
 
     # ---- the coordinator -------------------------------------------------------------------------------------------
 
-    def fleet_moved(self, event: ev.Event, effects: Iterable[Effect]) -> None:
+    def fleet_moved(self, event: ev.Event, effects: Sequence[Effect]) -> None:
         fleet = self.world.coordinator.fleet
         self._handled += 1
         whole = self._handled % self.world.config.check_every == 0
-        found = self._history.observe(fleet, effects, whole=whole)
+        found = self._history.observe(fleet, effects, whole=whole) + touched(fleet, effects)
         if whole:
             found += broken(fleet) + self._presence(fleet)
         if isinstance(event, ev.Hello):
@@ -125,47 +127,21 @@ class Checks:
             self.fail(f"{parent.name} serves {names} in slot {stream.ticket.slot[2]}")
         if stream.child is parent:
             self.fail(f"{parent.name} is its own parent")
+        self.hops.flows(parent, stream.child)
         self._slots(parent, stream)
 
     def _slots(self, parent: Node, stream: Stream) -> None:
-        """An origin never serves more streams of an object than its chains; a relay one."""
+        """An origin never serves more streams of an object than chains were planned; a relay one."""
         object_id = stream.source.object.object_id
         live = sum(s.source.object.object_id == object_id for s in parent.serving)
         publication = self.world.coordinator.fleet.state.publications.get(object_id)
-        chains = 0 if publication is None else len(publication.layout.chains)
-        most = self._chains[object_id] = max(1, chains, self._chains.get(object_id, 0))
-        if parent is not self.world.origin:
-            most = 1
+        if publication is not None:
+            known = self._chains.get(object_id, 1)
+            self._chains[object_id] = publication.streams_max or max(known, len(publication.layout.chains))
+        most = self._chains.get(object_id, 1) if parent is self.world.origin else 1
         if live > most:
             self.fail(
                 f"{parent.name} serves {live} streams of version {stream.source.object.version}, {most} are its share"
-            )
-
-    # ---- bytes -----------------------------------------------------------------------------------------------------
-
-    def stored(self, relay: Node, stream: Stream, ranges: list[tuple[int, int]]) -> None:
-        copy = stream.copy
-        for chunk in copy.at_rest or ():
-            if any(a <= chunk < b for a, b in ranges) and copy.at_rest[chunk] != copy.page_tags.get(chunk, 0):
-                self.fail(f"{relay.name} stored and forwards chunk {chunk} unverified, from {stream.parent.name}")
-
-    def landed(self, relay: Relay, copy: Copy) -> None:
-        if len(copy.held) != copy.object.chunks_total:
-            self.fail(f"{relay.name} landed version {copy.version} without all of its chunks")
-        false = copy.false_chunks()
-        if false or copy.arrived:
-            self.fail(f"{relay.name} landed version {copy.version} with false bytes in chunks {false[:5]}")
-
-    def versions(self, relay: Relay) -> None:
-        now = relay.machine.versions()
-        before = self._versions.setdefault(relay.name, {})
-        for state in (ObjectState.VERIFIED, ObjectState.INSTALLED):
-            if now[state] < before.get(state, 0):
-                self.fail(f"{relay.name} went back from {state.value} version {before[state]} to {now[state]}")
-            before[state] = now[state]
-        if relay.current != now[ObjectState.VERIFIED]:
-            self.fail(
-                f"{relay.name} says that its readers follow {now[ObjectState.VERIFIED]}, they follow {relay.current}"
             )
 
     # ---- every second ----------------------------------------------------------------------------------------------
@@ -173,6 +149,8 @@ class Checks:
     def look_around(self) -> None:
         self._orphans()
         self._loops()
+        self.hops.look()
+        self.slowness.look()
 
     def reachable(self, relay: Node) -> bool:
         """It runs, and the coordinator and it hear each other."""
@@ -208,6 +186,8 @@ class Checks:
             return False
         if any(s.copy is copy and s.blocked_s is None for s in relay.streams.values()):
             return False
+        if self.hops.walled_in(relay, publication) or self.hops.door_shut(relay, publication):
+            return False
         return bool(self.sources(object_id, relay))
 
     def sources(self, object_id: str, relay: Relay) -> list[Node]:
@@ -218,7 +198,7 @@ class Checks:
             copy = node.copies.get(object_id)
             if node is relay or copy is None or not self.reachable(node):
                 continue
-            if not self.world.network.both(node.worker_id, relay.worker_id):
+            if not self.world.network.both(node.worker_id, relay.worker_id) or (node.natted and relay.natted):
                 continue
             whole = node is self.world.origin or copy.complete
             if whole and (mine is None or len(mine.held) < copy.object.chunks_total):
@@ -257,15 +237,22 @@ class Checks:
             if copy is None and world.forged and self._gave_up(relay, current.object_id):
                 continue  # false pages twice: it says so, and has landed nothing
             if copy is None:
-                if self.sources(current.object_id, relay) or relay.copies.get(current.object_id):
-                    held = relay.copies.get(current.object_id)
+                held = relay.copies.get(current.object_id)
+                if self.sources(current.object_id, relay) or (held is not None and (held.complete or not relay.natted)):
                     got = 0 if held is None else len(held.held)
                     found.append(
                         f"{relay.name} has {got} of {current.chunks_total} chunks of version {current.version}"
                     )
             elif copy.false_chunks():
                 found.append(f"{relay.name} has false bytes in version {current.version}")
+            elif self._unheard_failure(relay, current):
+                found.append(f"nobody knows that {relay.name} could not install version {current.version}")
         return found
+
+    def _unheard_failure(self, relay: Relay, current: Publication) -> bool:
+        member = current.members.get(relay.worker_id)
+        says = any(h.version == current.version and h.state is ObjectState.FAILED for h in relay.machine.holdings())
+        return says and member is not None and self.reachable(relay) and not member.failed
 
     @staticmethod
     def _gave_up(relay: Relay, object_id: str) -> bool:

@@ -28,6 +28,7 @@ class Network:
         self._cuts: Counter[tuple[str, str]] = Counter()
         self._sides: dict[str, list[int]] = {}
         self._waiting: dict[Pipe, None] = {}
+        self._parts = 0
         self.changes = 0
 
     def add(self, node: str, latency_s: float) -> None:
@@ -59,11 +60,14 @@ class Network:
             del self._cuts[source, target]
         self._changed()
 
-    def part(self, nodes: list[str], number: int) -> None:
-        """Put these on a side of their own, until `join`."""
+    def part(self, nodes: list[str]) -> int:
+        """Put these on a side of their own, until `join` with the number that is returned."""
+        self._parts += 1
+        number = self._parts
         for node in nodes:
             self._sides[node] = sorted([*self._sides.get(node, []), number])
         self._changed()
+        return number
 
     def join(self, nodes: list[str], number: int) -> None:
         for node in nodes:

@@ -1,23 +1,29 @@
 """What a relay and an origin have in common beside their process: copies of objects, a guard, and children to serve.
 
 request ──▶ guard ──▶ refused, or admitted ──▶ stream, until it is complete, ended from either side, or cut off
+
+Children that cannot dial are dialled (`pushing`), what hops carry is measured (`hops`), idle links are (`probing`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from math import prod
+from typing import TYPE_CHECKING, Protocol
 
 from chappe.core.ranges import RangeSet
 from chappe.core.reasons import ParentLossReason
 from chappe.core.relay_events import Assignment
-from chappe.hop.guard import AssignedChild, EdgeGuard, Refusal
+from chappe.hop.guard import AssignedChild, EdgeGuard, Refusal, Ticket
 from chappe.hop.stall import STALL_FLOOR_S
 from chappe.sim.clock import HostClock
 from chappe.sim.copies import Copy, SimObject
 from chappe.sim.flow import Stream
+from chappe.sim.hops import Hops
+from chappe.sim.probing import BUSY, ProbeDesk
 from chappe.sim.process import Line, Process
+from chappe.sim.pushing import Pushes
 from chappe.sim.tracks import View
 from chappe.v1.relay_pb2 import EdgeClaims, EdgeToken, EndReason
 
@@ -49,15 +55,36 @@ class Request:
     stream: Stream | None = None  # as soon as the parent has taken the child in
 
 
+class Answer(Protocol):
+    """To a parent's call. False: nobody hears it."""
+
+    def __call__(self, request: Request | None, unwanted: bool = ...) -> bool: ...
+
+
 class Node(Process):
     def __init__(self, world: World, worker_id: str, name: str, line: Line, clock: HostClock) -> None:
         super().__init__(world, worker_id, name, line, clock)
         self.uplink_bytes_per_s, self.downlink_bytes_per_s = line.uplink_bytes_per_s, line.downlink_bytes_per_s
+        self.slowed: list[tuple[float, float]] = []  # by faults: the share that is left of its uplink and its downlink
         self.guard = SimGuard(worker_id, stall_timeout_s=STALL_FLOOR_S)
         self.copies: dict[str, Copy] = {}
         self.serving: list[Stream] = []
+        self.hops, self.desk, self.pushes = Hops(self), ProbeDesk(self), Pushes(self)
+
+    def relink(self) -> None:
+        """`slowed` has changed."""
+        self.world.ever_slowed = True
+        self.uplink_bytes_per_s = self.line.uplink_bytes_per_s * prod(up for up, _ in self.slowed)
+        self.downlink_bytes_per_s = self.line.downlink_bytes_per_s * prod(down for _, down in self.slowed)
+        self.world.share(self)
+
+    @property
+    def flowing(self) -> bool:
+        """An object is being received or sent, or is about to be."""
+        return bool(self.serving)
 
     def begin(self) -> None:
+        self.hops, self.desk, self.pushes = Hops(self), ProbeDesk(self), Pushes(self)
         self.guard = SimGuard(self.worker_id, stall_timeout_s=STALL_FLOOR_S)
         self.guard.set_run(self.world.run, bytes(32))
         super().begin()
@@ -67,6 +94,7 @@ class Node(Process):
             return
         for copy in self.copies.values():
             copy.settle(self.agenda.now)
+        self.desk.give_up("its process has ended")
         super().kill()
         for stream in list(self.serving):
             self.release(stream)
@@ -80,6 +108,7 @@ class Node(Process):
             for e in assignment.edges
             for s in e.children
         )
+        self.pushes.assign(assignment.edges)
 
     def assign_children(self, children: Iterable[AssignedChild]) -> None:
         children = list(children)
@@ -88,25 +117,37 @@ class Node(Process):
 
     def admit(self, request: Request) -> None:
         """A child's request has arrived."""
-        child, now = request.child, self.agenda.now
         if self.leaving:
-            self._refuse(request, ParentLossReason.LEAVING)
+            self.refuse(request, ParentLossReason.LEAVING)
             return
+        object_id = request.copy.object.object_id
+        copy = self.copies.get(object_id)
+        if copy is None:
+            self.refuse(request, ParentLossReason.UNKNOWN_OBJECT)
+            return
+        ticket = self.ticket(request.token, object_id, request.stripe)
+        if isinstance(ticket, ParentLossReason):
+            self.refuse(request, ticket)
+            return
+        self.serve(request, copy, ticket)
+
+    def ticket(self, serialized: bytes, object_id: str, stripe: int) -> Ticket | ParentLossReason:
+        """May this child be served now? What it replaces is evicted."""
+        now = self.agenda.now
         for stream in self.serving:
             stream.ticket.progress(now if stream.blocked_s is None else stream.blocked_s)
         before = {ticket.slot: ticket for ticket in self.guard.children()}
-        object_id = request.copy.object.object_id
-        token = EdgeToken.FromString(request.token)
-        ticket = self.guard.admit(token, object_id, request.stripe, now)
+        token = EdgeToken.FromString(serialized)
+        ticket = self.guard.admit(token, object_id, stripe, now)
         if isinstance(ticket, Refusal):
-            self._refuse(request, loss_of(ticket.reason))
-            return
-        copy = self.copies.get(object_id)
-        if copy is None:
-            self.guard.release(ticket)
-            self._refuse(request, ParentLossReason.UNKNOWN_OBJECT)
-            return
+            return loss_of(ticket.reason)
         self.world.checks.admitted(self, self.guard.read(token), before.get(ticket.slot), now)
+        return ticket
+
+    def serve(self, request: Request, copy: Copy, ticket: Ticket) -> None:
+        """A child that has its ticket."""
+        child, now = request.child, self.agenda.now
+        self.desk.give_up(BUSY)
         copy.settle(now)
         if request.rejected:
             self.recheck(copy, request.rejected)
@@ -116,6 +157,7 @@ class Node(Process):
         ticket.on_end = lambda: self._evict(stream)
         copy.children.append(stream)
         self.serving.append(stream)
+        self.hops.begin(stream, sending=True)
         self.world.checks.serving(self, stream)
         self.world.share(self)
         stream.delay_s = latency_s + (1 / stream.capacity if stream.capacity > 0 else 0.0)
@@ -129,7 +171,7 @@ class Node(Process):
         if self.network.passes(self.worker_id, child.worker_id):
             child.run(request.life, child.connected, request, stream, view)
 
-    def _refuse(self, request: Request, reason: ParentLossReason) -> None:
+    def refuse(self, request: Request, reason: ParentLossReason) -> None:
         latency_s = self.network.latency_s(self.worker_id, request.child.worker_id)
         self.agenda.after(latency_s, request.child.run, request.life, request.child.refused, request, reason)
 
@@ -159,13 +201,19 @@ class Node(Process):
         """The slot is free; nothing more is sent."""
         if stream not in self.serving:
             return
+        self.hops.end(stream, sending=True)
         self.serving.remove(stream)
         if stream in stream.source.children:
             stream.source.children.remove(stream)
         self.guard.release(stream.ticket)
+        self.pushes.ended(stream.ticket, complete=stream.copy.complete)
         self.world.share(self)
 
     # ---- as a child: only relays are -------------------------------------------------------------------------------
+
+    def called(self, claims: EdgeClaims, answer: Answer) -> None:
+        """A parent dials: it is answered when something is wanted of it, or not wanted for long."""
+        raise NotImplementedError
 
     def connected(self, request: Request, stream: Stream, view: View) -> None:
         raise NotImplementedError

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from chappe.core import effects as fx
 from chappe.core import events as ev
+from chappe.core.probes import ProbeOrder
 from chappe.core.relay_events import Assigned, Released
 from chappe.sim.clock import HostClock
 from chappe.sim.copies import Copy, SimObject
@@ -88,7 +89,15 @@ class Origin(Node):
         uplink = self.line.uplink_bytes_per_s
         address = self.address
         return ev.Hello(
-            self.worker_id, session, ev.Role.ORIGIN, self.name, 1, address, uplink, assignment_epoch=self.epoch
+            self.worker_id,
+            session,
+            ev.Role.ORIGIN,
+            self.name,
+            1,
+            address,
+            uplink,
+            assignment_epoch=self.epoch,
+            no_dial_in=self.line.no_dial_in,
         )
 
     def on_message(self, message: object) -> None:
@@ -107,6 +116,8 @@ class Origin(Node):
                 assert self.session is not None
                 self.say(ev.Acknowledged(self.worker_id, self.session.number, assignment.epoch))
                 self._forget_unwanted({target.object_id for target in assignment.targets})
+            case ProbeOrder():
+                self.desk.run(message)
             case Answer(job, effect):
                 self.answered(job, effect)
             case Released():

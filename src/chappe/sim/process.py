@@ -28,11 +28,13 @@ RETRY_S_MIN, RETRY_S_MAX = 0.1, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A host's own link."""
+    """A host's own link. Behind NAT nobody can dial it; it may say so when it joins (`no_dial_in`), or not know."""
 
     uplink_bytes_per_s: float
     downlink_bytes_per_s: float
     latency_s: float
+    natted: bool = False
+    no_dial_in: bool = False
 
 
 class Process:
@@ -42,6 +44,7 @@ class Process:
         self.network = world.network
         self.worker_id, self.name = worker_id, name
         self.line = line
+        self.natted = line.natted  # nobody can dial it
         self.clock = clock
         self.life = 0  # counts its starts
         self.running = False
@@ -49,6 +52,7 @@ class Process:
         self.leaving = False
         self.session: Session | None = None
         self.joined = False
+        self.joined_s = 0.0
         self.failures = 0
         self._postponed: list[tuple[int, Action, tuple[Any, ...]]] = []
         world.network.add(worker_id, line.latency_s)
@@ -73,6 +77,7 @@ class Process:
 
     def begin(self) -> None:
         self.life += 1
+        self.world.disturbed()
         self.running, self.paused, self.leaving = True, False, False
         self.failures = 0
         self.dial()
@@ -155,7 +160,7 @@ class Process:
         pass
 
     def welcomed(self) -> None:
-        self.joined = True
+        self.joined, self.joined_s = True, self.agenda.now
         assert self.session is not None
         self._beat(self.session)
 

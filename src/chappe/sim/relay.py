@@ -13,6 +13,7 @@ from chappe.core import events as ev
 from chappe.core.effects import Count, Log, WakeAt
 from chappe.core.events import Role
 from chappe.core.installing import InstallMode
+from chappe.core.probes import ProbeOrder
 from chappe.core.reasons import ParentLossReason
 from chappe.core.relay_events import (
     Acknowledge,
@@ -20,24 +21,18 @@ from chappe.core.relay_events import (
     AskToLeave,
     Assigned,
     Assignment,
-    ChunksDropped,
     CloseFetch,
     Connected,
     Disconnected,
     DropObject,
     Install,
-    InstallEnded,
     Land,
-    Landed,
-    LandFailed,
-    LocalFault,
     Mend,
     OpenFetch,
     OpenObject,
     RelayEffect,
     RelayEvent,
     Released,
-    Removed,
     ReportConnected,
     ReportHolding,
     ReportLost,
@@ -50,29 +45,17 @@ from chappe.core.relay_events import (
 )
 from chappe.core.transfer import Transfer, TransferConfig
 from chappe.sim.clock import Entry, HostClock
-from chappe.sim.copies import Copy
-from chappe.sim.fetching import Fetcher
 from chappe.sim.process import Line
-from chappe.sim.tracks import View
+from chappe.sim.storing import Storing
 from chappe.wire.relay_messages import Refusal, Welcomed
 
 if TYPE_CHECKING:
     from chappe.sim.world import World
 
-JOURNAL_LOSS_MAX = 64  # chunks that a killed process may have stored and not written down
 
-
-def root_of(copy: Copy) -> str:
-    """From the leaves as they arrived."""
-    return f"{copy.object.root}:altered" if copy.arrived else copy.object.root
-
-
-class Relay(Fetcher):
+class Relay(Storing):
     def __init__(self, world: World, worker_id: str, name: str, line: Line, clock: HostClock) -> None:
         super().__init__(world, worker_id, name, line, clock)
-        self.generation = 0
-        self.current = 0
-        self.installed: set[int] = set()
         self.returns_s: float | None = None  # it starts again so long after an orderly stop
         self.machine = self._machine()
         self._wake: Entry | None = None
@@ -100,20 +83,12 @@ class Relay(Fetcher):
         self.generation += 1
         for copy in self.copies.values():
             if not copy.version:
-                self._recover(copy)
+                self.recover(copy)
         self.opening, self.streams, self._inbox, self._wake = {}, {}, [], None
         self.machine = self._machine()
-        self.world.checks.versions(self)
+        self.world.checks.bytes.versions(self)
         self.world.note(self.name, "starts", self.generation)
         self.begin()
-
-    def _recover(self, copy: Copy) -> None:
-        """What the journal claims is hashed again, and what is wrong is forgotten."""
-        for chunk in list(copy.at_rest):
-            if copy.at_rest[chunk] != copy.page_tags.get(chunk, 0):
-                copy.drop(chunk)
-        copy.arrived = dict(copy.at_rest)
-        copy.rotted.clear()
 
     def kill(self) -> None:
         if not self.running:
@@ -122,15 +97,7 @@ class Relay(Fetcher):
         self._end()
         for copy in self.copies.values():
             if not copy.version and copy.held:
-                self._lose_journal(copy)
-
-    def _lose_journal(self, copy: Copy) -> None:
-        last = list(copy.held)[-1][1]
-        lost = self.world.random.randint(0, JOURNAL_LOSS_MAX)
-        for start, stop in copy.held.discard(max(0, last - lost), last):
-            for chunk in {*copy.at_rest, *copy.arrived}:
-                if start <= chunk < stop:
-                    copy.drop(chunk)
+                self.lose_journal(copy)
 
     def _end(self) -> None:
         super().kill()
@@ -188,22 +155,22 @@ class Relay(Fetcher):
             case OpenObject(object_id):
                 self.copies.get(object_id) or self.add_copy(self.world.objects[object_id])
             case ResetObject(object_id):
-                self._drop(object_id)
+                self.drop_object(object_id)
                 self.add_copy(self.world.objects[object_id])
             case DropObject(object_id):
-                self._drop(object_id)
+                self.drop_object(object_id)
                 self.guard.forget(object_id)
             case AdmitChildren(edges):
                 self.admit_children(Assignment(0, (), edges))
             case Land():
-                self.later(self.world.random.uniform(*self.world.config.land_s), self._land, effect)
+                self.later(self.world.random.uniform(*self.world.config.land_s), self.land, effect)
             case Mend(object_id):
                 self.world.note(self.name, "mends", object_id)
             case Install(version):
                 low, high = self.world.config.install_s or (0.0, 0.0)
-                self.later(self.world.random.uniform(low, high), self._installed, version)
+                self.later(self.world.random.uniform(low, high), self.install, version)
             case Retain(objects, versions):
-                self._retain(objects, versions)
+                self.retain(objects, versions)
             case WakeAt(time_s):
                 if self._wake is not None:
                     self._wake.cancel()
@@ -233,6 +200,7 @@ class Relay(Fetcher):
             holdings=self.machine.holdings(),
             edges=self.machine.edges(),
             assignment_epoch=self.machine.assignment_epoch,
+            no_dial_in=self.line.no_dial_in,
         )
 
     @property
@@ -247,66 +215,10 @@ class Relay(Fetcher):
                 self.handle(Connected())
             case Assigned() | Released():
                 self.handle(message)
+            case ProbeOrder():
+                self.desk.run(message)
             case Refusal(reason):
                 self.world.note(self.name, "refused", reason)
 
     def on_disconnected(self) -> None:
         self.handle(Disconnected())
-
-    # ---- the store -------------------------------------------------------------------------------------------------
-
-    def recheck(self, copy: Copy, chunks: tuple[int, ...]) -> None:
-        if copy.recheck(chunks):
-            self.dropped_chunks(copy)
-
-    def dropped_chunks(self, copy: Copy) -> None:
-        copy.told = (len(copy.held), copy.header)
-        self.handle(ChunksDropped(copy.object.object_id, tuple(iter(copy.held))))
-        for stream in copy.children:
-            self.agenda.after(
-                stream.delay_s, stream.see, View(copy.header, copy.held.copy(), copy.track, self.agenda.now)
-            )
-
-    def fill_disk(self) -> None:
-        self.disk_full = True
-        for stream in list(self.streams.values()):
-            self.run(self.life, self.stream_over, stream, LocalFault.DISK_FULL, ())
-
-    def _drop(self, object_id: str) -> None:
-        copy = self.copies.pop(object_id, None)
-        if copy is not None:
-            self.drop_copy(copy)
-
-    def _land(self, order: Land) -> None:
-        copy = self.copies.get(order.object_id)
-        if copy is None:
-            return
-        copy.settle(self.agenda.now)
-        root = root_of(copy)
-        if self.disk_full:
-            event: RelayEvent = LandFailed(order.object_id, LocalFault.DISK_FULL, "no room")
-        elif not copy.complete:
-            event = LandFailed(order.object_id, LocalFault.STORE, "chunks are missing")
-        elif root != order.root:
-            event = LandFailed(order.object_id, LocalFault.ROOT_MISMATCH, f"root is {root}")
-        else:
-            copy.version = order.version
-            self.current = max(self.current, order.version)
-            self.world.checks.landed(self, copy)
-            event = Landed(order.object_id)
-        self.handle(event)
-        self.world.checks.versions(self)
-
-    def _installed(self, version: int) -> None:
-        self.installed.add(version)
-        self.handle(InstallEnded(version, ok=True))
-
-    def _retain(self, objects: tuple[str, ...], versions: tuple[int, ...]) -> None:
-        landed = sorted(c.version for c in self.copies.values() if c.version)
-        keep = {*versions, *landed[-2:]}
-        gone = [i for i, c in self.copies.items() if c.version and c.version not in keep and i not in objects]
-        for object_id in gone:
-            self._drop(object_id)
-            self.guard.forget(object_id)
-        if gone:
-            self.handle(Removed(tuple(gone)))

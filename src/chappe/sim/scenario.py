@@ -23,6 +23,9 @@ MBIT = 125_000.0
 WARM_UP_S = 1.0
 PATIENCE = 12.0
 """How many times longer than an undisturbed broadcast a run may take after its last fault."""
+ORIGIN_NATTED, DECLARED = 0.2, 0.5
+"""How often the publisher is behind NAT too, in a fleet where somebody is; and how many of them say so."""
+HOOK_S = (0.1, 3.0)  # what an install hook takes, where there is one
 SMALL = 32
 """Up to this many relays everything is checked after every event."""
 
@@ -40,6 +43,8 @@ class Scenario:
     publications: int = 1
     varied: bool = False  # links, hooks, hashing and the like differ from seed to seed
     latency_s: float = 0.01
+    natted_share: float = 0.0  # of the relays that cannot be dialled
+    warm_up_s: float = WARM_UP_S  # before the first publish call
 
 
 @dataclass(slots=True)
@@ -71,6 +76,8 @@ def mixed(seed: int, rng: Random, kinds: Sequence[str] = MIXED) -> Scenario:
         publications=rng.choice([1, 1, 2, 3]),
         varied=True,
         latency_s=rng.choice([0.001, 0.01, 0.05]),
+        natted_share=rng.choice([0.0, 0.0, 0.3, 0.5]),
+        warm_up_s=rng.choice([WARM_UP_S, WARM_UP_S, 6.0]),
     )
 
 
@@ -81,13 +88,16 @@ class Run:
         self.world = World(self._config(), self.random, s.latency_s / 2)
         for _ in range(s.relays):
             self.world.add_relay(self.line())
-        self.origin_line = Line(s.origin_uplink_bytes_per_s, s.origin_uplink_bytes_per_s, s.latency_s / 2)
+        natted = bool(s.natted_share) and rng.random() < ORIGIN_NATTED
+        up = s.origin_uplink_bytes_per_s
+        self.origin_line = Line(up, up, s.latency_s / 2, natted, natted and rng.random() < DECLARED)
         self.world.add_origin(self.origin_line)
         slowest = min(s.downlink_bytes_per_s, s.uplink_bytes_per_s)
         self.expected_s = s.payload_bytes / min(slowest, s.origin_uplink_bytes_per_s)
         self.snapshot = 0
         self.to_publish = s.publications
         self.faults = Faults(self, s.faults)
+        self._trust_by_s: float | None = None
 
     def _config(self) -> WorldConfig:
         s, rng = self.scenario, self.random
@@ -98,6 +108,8 @@ class Run:
             heartbeat_s=heartbeat_s,
             lease_s=5 * heartbeat_s,
             progress_s=max(2.0, s.payload_bytes / s.downlink_bytes_per_s / 50) if small else None,
+            report_s=2.0 if small else 10 * heartbeat_s,
+            install_s=HOOK_S if "hook" in s.faults else None,
             persist="coordinator" in s.faults,
             check_every=1 if small else 64 * s.relays,
         )
@@ -106,7 +118,8 @@ class Run:
         return replace(
             config,
             hash_bytes_per_s=rng.choice([2e9, s.payload_bytes / 8, s.payload_bytes / 25]),
-            install_s=rng.choice([None, None, (0.1, 3.0)]),
+            install_s=rng.choice([None, HOOK_S]),
+            measuring_noise=rng.choice([0.0, 0.03]),
             topology=rng.choice([Topology.CHAINS] * 5 + [Topology.STAR]),
             declared=rng.random() < 0.7,
             ports_change=rng.random() < 0.3,
@@ -114,10 +127,12 @@ class Run:
 
     def line(self) -> Line:
         s, rng = self.scenario, self.random
+        natted = bool(s.natted_share) and rng.random() < s.natted_share
+        no_dial_in = natted and rng.random() < DECLARED
         if not s.varied:
-            return Line(s.uplink_bytes_per_s, s.downlink_bytes_per_s, s.latency_s / 2)
+            return Line(s.uplink_bytes_per_s, s.downlink_bytes_per_s, s.latency_s / 2, natted, no_dial_in)
         up, down = s.uplink_bytes_per_s * rng.uniform(0.5, 1.5), s.downlink_bytes_per_s * rng.uniform(0.7, 1.5)
-        return Line(up, down, s.latency_s / 2 * rng.uniform(0.5, 2))
+        return Line(up, down, s.latency_s / 2 * rng.uniform(0.5, 2), natted, no_dial_in)
 
     # ---- publishing ------------------------------------------------------------------------------------------------
 
@@ -150,7 +165,7 @@ class Run:
             agenda.after(self.random.uniform(0, WARM_UP_S / 2), relay.start)
         assert world.origin is not None
         agenda.after(self.random.uniform(0, WARM_UP_S / 2), world.origin.start)
-        agenda.after(WARM_UP_S, self.publish)
+        agenda.after(self.scenario.warm_up_s, self.publish)
         self.faults.schedule(WARM_UP_S, self.expected_s * self.scenario.publications, self.scenario.faults_most)
         agenda.after(WARM_UP_S, self._look_around)
 
@@ -173,13 +188,29 @@ class Run:
             return False
         if not any(relay.running for relay in world.relays):
             return True  # all have left, or died for good
+        if all(node.natted for node in world.nodes.values() if node.running):
+            return True  # nobody can talk to anybody
         current = world.coordinator.fleet.state.current
         origin = world.origin
         if origin is None or not origin.running or any(not job.over for job in origin.jobs):
             return False
         last = origin.jobs[-1] if origin.jobs else None
         wanted = 0 if last is None or last.failed or last.object is None else last.object.version
-        return current is not None and current.version >= wanted and not world.checks.unfinished()
+        return current is not None and current.version >= wanted and not world.checks.unfinished() and self._trusted()
+
+    def _trusted(self) -> bool:
+        """Whoever is demoted and deserves better has been given the time to show it."""
+        world = self.world
+        if self.scenario.relays > SMALL or not world.counts["demotions"]:
+            return True
+        untrusted = world.checks.slowness.untrusted()
+        if not untrusted:
+            return True
+        if self._trust_by_s is None:
+            self._trust_by_s = world.agenda.now + world.checks.slowness.patience_s()
+        if world.agenda.now > self._trust_by_s:
+            world.checks.fail(f"{untrusted[0].name} is demoted, sends as fast as the others, and is not trusted again")
+        return False
 
     def play(self) -> Result:
         world, agenda = self.world, self.world.agenda
@@ -193,7 +224,7 @@ class Run:
                 look_s = agenda.now + (0.25 if self.scenario.relays <= SMALL else 10.0)
                 if self.over():
                     break
-                if self.quiet and agenda.now > self._deadline_s():
+                if self.quiet and self._trust_by_s is None and agenda.now > self._deadline_s():
                     what = world.checks.unfinished() or ["the publisher waits for ever"]
                     world.checks.fail(f"it does not end: {what[0]}")
         except InvariantError as error:

@@ -26,6 +26,11 @@ class Victims:
         relays = self.relays()
         return self.random.choice(relays) if relays else None
 
+    def sender(self) -> Relay | None:
+        """A relay that has somebody behind it; any other one only where there is none."""
+        relays = [r for r in self.relays() if r.serving]
+        return self.random.choice(relays) if relays else self.relay()
+
     def holder(self) -> tuple[Relay, Copy] | None:
         found = [(r, c) for r in self.relays() for c in r.copies.values() if c.held]
         return self.random.choice(found) if found else None
@@ -33,5 +38,9 @@ class Victims:
     def later(self, low_s: float, high_s: float, undo: Callable[[], object]) -> float:
         """Undo it in a while; returns when."""
         end_s = self.agenda.now + self.random.uniform(low_s, high_s)
-        self.agenda.at(end_s, undo)
+        self.agenda.at(end_s, self._undo, undo)
         return end_s
+
+    def _undo(self, undo: Callable[[], object]) -> None:
+        self.world.disturbed()
+        undo()

@@ -5,7 +5,7 @@ It wires them together and shares out bandwidth; what goes wrong is in `faults`,
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -45,6 +45,8 @@ class WorldConfig:
     declared: bool = True  # relays declare their links
     ports_change: bool = False  # with every start
     persist: bool = True  # keep the coordinator's database: only a restart reads it
+    report_s: float = 2.0  # between two reports of what hops carry
+    measuring_noise: float = 0.0  # the share by which a measured rate may be wrong
     verify: bool = True  # chunks against their pages; False is a bug that tests plant
     check_every: int = 1  # whole-fleet checks after every so many events of the coordinator
 
@@ -63,9 +65,12 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.relays: list[Relay] = []
         self.origin: Origin | None = None
+        self.counts: Counter[str] = Counter()  # what has been exercised: probes, pushes, and the like
         self.trail: deque[tuple[float, str, str, object]] = deque(maxlen=TRAIL_LINES)
         self.odd = False  # some chunk somewhere is not what it should be
         self.forged = False  # nor is some page
+        self.ever_slowed = False  # some link, or it was cut, or a process stood still
+        self.disturbed_s = -1e9  # when something went wrong last, or was mended
         self.checks = Checks(self)
         self._sessions = 0
         self._requests: dict[int, tuple[Origin, Session | None, Job]] = {}
@@ -118,7 +123,13 @@ class World:
 
     # ---- links -----------------------------------------------------------------------------------------------------
 
+    def disturbed(self) -> None:
+        self.disturbed_s = self.agenda.now
+
     def network_changed(self) -> None:
+        """Or a process stands still, which looks the same from outside."""
+        self.disturbed()
+        self.ever_slowed = True
         for node in self.nodes.values():
             if node.running:
                 node.watch_session()
