@@ -55,7 +55,7 @@ async def test_every_hop_holds_what_the_origin_has_sent(tmp_path: Path, monkeypa
         assert [list(chain.names) for chain in status.publications[0].chains] == [["w1", "w2", "w3", "w4"]]
         assert not (fleet.store("w1") / "current").exists()
         for process in fleet.workers.values():
-            assert (await metrics(process))['relayd_hop_transport{direction="downlink",transport="tcp"}'] == 1
+            await metric_reaches(process, 'relayd_hop_transport{direction="downlink",transport="tcp"}', 1)
         gate.opened.fire()
         result = await publication.wait(1.0, timeout_s=60)
         assert result.installed == 4
