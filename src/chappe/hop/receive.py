@@ -16,7 +16,7 @@ Trouble with this node's own store (DiskFullError, StoreError) is nobody else's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -128,8 +128,16 @@ class Receiver:
                 self._on_connected()
         if isinstance(reply, Watermark):
             return self._mark(reply)
-        if self._downlink is not None:
-            await self._downlink.take(size_bytes)
+        for part, part_bytes in _paced(reply, size_bytes) if self._downlink is not None else ((reply, size_bytes),):
+            if self._downlink is not None:
+                await self._downlink.take(part_bytes)
+            self._take_data(part)
+            now = boot_now()
+            self._data_s = now
+            self._meter.record(part_bytes, now)
+        return None
+
+    def _take_data(self, reply: Reply) -> None:
         if isinstance(reply, ChunkBatch):
             self._take_chunks(reply)
         elif isinstance(reply, PageFrame):
@@ -138,10 +146,6 @@ class Receiver:
             self._take_header(reply)
         else:
             raise PeerError(f"a {type(reply).__name__} that was not asked for")
-        now = boot_now()
-        self._data_s = now
-        self._meter.record(size_bytes, now)
-        return None
 
     def _take_header(self, part: HeaderPart) -> None:
         if not self._wants_header:
@@ -221,3 +225,14 @@ class Receiver:
         if manifest is None or self._wanted.within(0, manifest.chunks_total):
             return FetchEnd(ParentLossReason.PROTOCOL, detail="the parent says that all has been sent, and it has not")
         return FetchEnd(None)
+
+
+def _paced(reply: Reply, size_bytes: int) -> Iterator[tuple[Reply, int]]:
+    """Chunk by chunk: what a limit lets pass at once is stored and forwarded at once, however much came together."""
+    if not isinstance(reply, ChunkBatch):
+        yield reply, size_bytes
+        return
+    beside_bytes = size_bytes - sum(len(data) for _, data in reply.chunks)
+    for i, (chunk, data) in enumerate(reply.chunks):
+        digests = None if reply.digests is None else reply.digests[i : i + 1]
+        yield ChunkBatch([(chunk, data)], digests), len(data) + (beside_bytes if i == 0 else 0)
