@@ -6,6 +6,9 @@ import asyncio
 import socket
 from pathlib import Path
 
+import pytest
+
+from chappe.coordinator import dialback
 from chappe.coordinator.dialback import DialBack
 from chappe.hop.net import load_tls, open_server, parse_address
 from chappe.keys import init_fleet, issue
@@ -44,3 +47,20 @@ async def test_with_tls_it_has_to_be_a_node_of_that_name(tmp_path: Path) -> None
         assert not await dial_back.try_address(str(server.address), "relay-2")
     finally:
         await server.stop(0)
+
+
+async def test_it_is_tried_again_until_it_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialback, "AGAIN_S", 0.05)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = parse_address(f"127.0.0.1:{unused.getsockname()[1]}")
+    attempts = DialBack(None, limit_s=0.3).attempts(str(address), "a")
+    assert [await anext(attempts), await anext(attempts)] == [False, False]  # down at the join, and still
+    server = await open_server(address, None, {})
+    try:
+        async with asyncio.timeout(60):
+            later = [reachable async for reachable in attempts]
+    finally:
+        await server.stop(0)
+    assert later[-1]
+    assert not any(later[:-1])

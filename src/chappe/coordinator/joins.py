@@ -136,8 +136,8 @@ class Joins:
             runner.post(events.SessionLost(session.hello.worker_id, number))
 
     async def _try_address(self, runner: Runner, hello: events.Hello) -> None:
-        reachable = await self._dial_back.try_address(hello.address, hello.name)
-        runner.post(events.DialedBack(hello.worker_id, hello.session, reachable))
+        async for reachable in self._dial_back.attempts(hello.address, hello.name):
+            runner.post(events.DialedBack(hello.worker_id, hello.session, reachable))
 
     async def _first_message(self, messages: AsyncIterator[pb.JoinRequest]) -> pb.Hello:
         try:

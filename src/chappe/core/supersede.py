@@ -145,6 +145,9 @@ class Supersession:
                 continue
             if failed.superseded_by:  # that one stands
                 old.superseded_by = failed.superseded_by
+            elif not old.chunks_total:  # never offered: there is nothing to go on with, and its caller was told
+                old.retired = True
+                self._context.touch_all(old)
             else:
                 old.phase, old.reason, old.ended_s, old.superseded_by = Phase.OPEN, "", None, 0
                 old.unretire()

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 DIAL_BACK_S = 3.0
+DIAL_AGAIN_S = 15.0  # twice as long each time, as `chappe.coordinator.dialback` has it
+DIAL_AGAIN_MAX_S = 600.0
 """As the coordinator waits for an address that does not answer."""
 
 
@@ -97,20 +99,27 @@ class Coordinator:
         if message is not HEARTBEAT:
             self.handle(message)  # type: ignore[arg-type]
         if isinstance(message, ev.Hello) and session.number in self.sessions and not message.no_dial_in:
-            self._dial_back(session, message)
+            self._dial_back(session, message, DIAL_AGAIN_S)
 
-    def _dial_back(self, session: Session, hello: ev.Hello) -> None:
-        """Try the address that it advertises; one that is silent is given up after a while."""
+    def _dial_back(self, session: Session, hello: ev.Hello, pause_s: float) -> None:
+        """Try the address that it advertises; one that is silent is given up after a while, and tried again later."""
         node, network = session.node, self.world.network
         heard = network.both(COORDINATOR, node.worker_id) and not node.natted
         there = node.running and node.address == hello.address
         latency_s = network.latency_s(COORDINATOR, node.worker_id)
         delay_s = (1 + HANDSHAKES) * latency_s if heard else DIAL_BACK_S
-        self.world.agenda.after(delay_s, self._dialled_back, session, self.since_s, heard and there)
+        self.world.agenda.after(delay_s, self._dialled_back, session, hello, self.since_s, heard and there, pause_s)
 
-    def _dialled_back(self, session: Session, since_s: float, reachable: bool) -> None:
+    def _dialled_back(self, session: Session, hello: ev.Hello, since_s: float, reachable: bool, pause_s: float) -> None:
+        if not self.running or self.since_s != since_s or session.number not in self.sessions:
+            return
+        self.handle(ev.DialedBack(session.worker_id, session.number, reachable))
+        if not reachable:
+            self.world.agenda.after(pause_s, self._dial_again, session, hello, since_s, pause_s)
+
+    def _dial_again(self, session: Session, hello: ev.Hello, since_s: float, pause_s: float) -> None:
         if self.running and self.since_s == since_s and session.number in self.sessions:
-            self.handle(ev.DialedBack(session.worker_id, session.number, reachable))
+            self._dial_back(session, hello, min(2 * pause_s, DIAL_AGAIN_MAX_S))
 
     def handle(self, event: ev.Event) -> None:
         effects = self.fleet.handle(event, self._run_clock.now())
