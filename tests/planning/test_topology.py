@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chappe.planning import layout
+from chappe.planning.fluid import Host
+from chappe.planning.layout import Layout, plan_layout
 from chappe.planning.topology import Link, broadcast_floor, chain_count, plan_chains, plan_star, rank, worker_rate
 
 MBIT = 1e6 / 8
@@ -17,6 +22,19 @@ MBIT = 1e6 / 8
 
 def fleet(*mbit: float, down: float | None = None) -> list[Link]:
     return [Link(f"w{i}", f"w{i}", u * MBIT, (down or u) * MBIT, "declared") for i, u in enumerate(mbit)]
+
+
+@contextmanager
+def unrefined() -> Iterator[None]:
+    """Layouts as the rules of thumb make them, as for fleets too large for small steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "REFINED_MAX", 0)
+        yield
+
+
+def steps(plan: Layout) -> tuple[int, int]:
+    """T(target) and T(1.0) in the steps of 0.1 % that layouts are compared in."""
+    return round(math.log(plan.t_target_s) * 1000), round(math.log(plan.t_all_s) * 1000)
 
 
 links = st.builds(
@@ -144,11 +162,22 @@ class TestPlan:
         assert len(plan.placements) == 10_000
 
     @given(links, st.floats(1e4, 1e10))
-    def test_no_child_is_faster_than_its_parent(self, fleet: list[Link], origin: float) -> None:
-        plan = plan_chains(origin, fleet)
+    def test_no_child_is_faster_than_its_parent_before_it_is_refined(self, fleet: list[Link], origin: float) -> None:
+        with unrefined():
+            plan = plan_chains(origin, fleet)
         hop = {k.worker_id: k.hop_bytes_per_s for k in fleet}
         at = {(p.slot, p.position): hop[p.worker_id] for p in plan.placements}
         assert all(at[s, i] <= at[s, i - 1] for s, i in at if i)
+
+    @settings(max_examples=25, deadline=None)
+    @given(links, st.floats(1e4, 1e10), st.sampled_from([0.5, 0.9, 1.0]))
+    def test_refining_makes_nothing_slower(self, fleet: list[Link], origin: float, fraction: float) -> None:
+        """To the 0.1 % that times are compared in: the target first, then all."""
+        hosts = [Host(k.worker_id, k.uplink_bytes_per_s, k.downlink_bytes_per_s) for k in fleet]
+        refined = plan_layout(1e9, origin, hosts, fraction=fraction)
+        with unrefined():
+            plain = plan_layout(1e9, origin, hosts, fraction=fraction)
+        assert steps(refined) <= steps(plain)
 
     @given(links, st.randoms())
     def test_order_of_joining_does_not_matter(self, fleet: list[Link], dice: object) -> None:
