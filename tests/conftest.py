@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# These machines are shared: no test asserts a time, hypothesis included.
-settings.register_profile("chappe", deadline=None)
+# These machines are shared: no test asserts a time, hypothesis included. What lands must not hang on luck: everybody
+# runs the same examples, unless new ones are asked for.
+settings.register_profile(
+    "chappe",
+    deadline=None,
+    derandomize=not os.environ.get("CHAPPE_NEW_EXAMPLES"),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("chappe")
 
 
