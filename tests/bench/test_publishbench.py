@@ -58,6 +58,7 @@ def test_sizes_too_small_to_measure_are_wrong_usage(capsys: pytest.CaptureFixtur
     assert "--paths" in capsys.readouterr().err
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_small_run_measures_starts_and_ends(short_directory: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")

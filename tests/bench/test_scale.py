@@ -34,6 +34,7 @@ def test_decisions_are_taken_together_and_the_rest_by_run() -> None:
     assert summary([], []) == {}
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_small_run(short_directory: Path, tmp_path: Path) -> None:
     output = tmp_path / "scale.json"

@@ -63,7 +63,7 @@ async def test_every_hop_holds_what_the_origin_has_sent(tmp_path: Path, monkeypa
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("transport", ["auto", "grpc"])
+@pytest.mark.parametrize("transport", ["auto", pytest.param("grpc", marks=pytest.mark.soak)])
 async def test_memory_does_not_grow_with_the_payload(tmp_path: Path, transport: str) -> None:
     """A 4 GiB sparse snapshot through two relays: the highest RSS ever stays under 150 MB."""
     source = tmp_path / "model.safetensors"
