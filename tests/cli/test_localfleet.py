@@ -137,7 +137,7 @@ async def test_a_daemon_that_ends_meanwhile_is_an_error_with_its_last_words(flee
 
 
 async def test_a_relay_that_cannot_start_stops_the_others(tmp_path: Path) -> None:
-    fleet = LocalFleet(tmp_path / "fleet", (*relay_specs(1), *relay_specs(1, ["--no-such-flag"])))
+    fleet = LocalFleet(tmp_path / "fleet", (*relay_specs(1), RelaySpec("worker-2", ("--no-such-flag",))))
     with pytest.raises(FleetError, match="no-such-flag"):
         async with fleet:
             pass

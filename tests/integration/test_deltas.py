@@ -96,6 +96,7 @@ async def test_a_mixed_fleet_and_a_joiner_when_the_publisher_is_gone(fleet: Loca
     async with AsyncPublisher(fleet.address) as publisher:
         await (await publisher.publish(one)).wait(timeout_s=120)
         await fleet.start_relay(RelaySpec("slow", (*HTTP, "--limit-downlink", "0.5mbit")))  # version 1 takes a minute
+        await fleet.wait_joined("slow")
         with pytest.raises(UsageError, match="slow do not hold the base"):
             await (await publisher.publish(two, payload="delta")).wait(timeout_s=60)
         await publisher.publish(two)
