@@ -66,3 +66,22 @@ def test_a_demoted_one_is_looked_for_again(fleet: Fleet) -> None:
     fleet.handle(ev.Heard(slow.worker_id, slow.session or 0), 70.0)
     orders = [order for k in range(4) for order in ordered(fleet, 73.0 + k * LOOK_S)]
     assert any("id-33" in (order.worker_id, order.peer.worker_id) for order in orders)
+
+
+def test_after_a_failure_somebody_else_is_the_partner(fleet: Fleet) -> None:
+    for worker in fleet.state.workers.values():
+        worker.links.up.settle(1e6, 1.0)
+        worker.links.down.settle(1e6, 1.0)
+    suspect = fleet.state.workers["id-07"]
+    fleet._demotions.demote(suspect, 5e5)
+    now, partners = 1.0 + SETTLE_S, []
+    while len(partners) < 3 and now < 1000.0:
+        for order in ordered(fleet, now):
+            assert order.peer.worker_id == suspect.worker_id
+            partners.append(order.worker_id)
+            session = next(w.session for w in fleet.state.workers.values() if w.worker_id == order.worker_id)
+            assert session is not None
+            busy = ev.ProbeEnded(order.worker_id, session, order.order, None, None, 0.0, "something flows here")
+            fleet.handle(busy, now + 0.1)
+        now += LOOK_S
+    assert len(set(partners)) == 3

@@ -130,14 +130,13 @@ class Probing:
         for worker in wanting:
             if len(self._orders) >= AT_ONCE_MAX:
                 return
-            due = self._tries.get(worker.worker_id, Tries()).next_s <= now
-            if worker.worker_id in busy or not due:
+            tries = self._tries.get(worker.worker_id, Tries())
+            if worker.worker_id in busy or tries.next_s > now:
                 continue
-            peer = next(
-                (w for w in by_history if w is not worker and w.worker_id not in busy and _talk(w, worker)), None
-            )
-            if peer is None:
+            peers = [w for w in by_history if w is not worker and w.worker_id not in busy and _talk(w, worker)]
+            if not peers:
                 continue
+            peer = peers[tries.failures % len(peers)]  # the last one may have been to blame for the failure
             busy |= {worker.worker_id, peer.worker_id}
             reporter, dialled = (worker, peer) if worker.dialable is False else (peer, worker)
             self._send(worker, reporter, dialled)

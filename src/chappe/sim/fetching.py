@@ -53,7 +53,7 @@ class Fetcher(Node):
             self._hang_up(request)
         for stream in list(self.streams.values()):
             stream.stop()
-            self._tell_parent(stream)
+            self.hang_up(stream)
         for _, answer in self._parked.values():
             answer(None)
         self.opening, self.streams, self._awaited, self._parked = {}, {}, {}, {}
@@ -144,9 +144,13 @@ class Fetcher(Node):
     def refused(self, request: Request, reason: ParentLossReason) -> None:
         self._fail(request, reason)
 
+    def asks(self, request: Request) -> bool:
+        return request.life == self.life and self.opening.get(request.fetch) is request
+
     def connected(self, request: Request, stream: Stream, view: View) -> None:
         if self.opening.pop(request.fetch, None) is not request:
-            return  # it was closed meanwhile
+            self.hang_up(stream)  # it was closed meanwhile
+            return
         self.streams[stream.fetch] = stream
         self.hops.begin(stream, sending=False)
         stream.before = (len(stream.copy.held), stream.copy.header)
@@ -175,7 +179,7 @@ class Fetcher(Node):
     def _hang_up(self, request: Request) -> None:
         """It may have been admitted a moment ago."""
         if request.stream is not None:
-            self._tell_parent(request.stream)
+            self.hang_up(request.stream)
 
     def close_fetch(self, fetch: int) -> None:
         self._wait_no_more(fetch)
@@ -192,11 +196,11 @@ class Fetcher(Node):
     def _stop(self, stream: Stream) -> None:
         stream.stop()
         self.hops.end(stream, sending=False)
-        self._tell_parent(stream)
+        self.hang_up(stream)
         self.world.share_downlink(self)
 
-    def _tell_parent(self, stream: Stream, silent_s: float = 0.0) -> None:
-        """This end is gone; the parent's kernel learns it as soon as it can, at the latest by its pings."""
+    def hang_up(self, stream: Stream, silent_s: float = 0.0) -> None:
+        """This end is gone, or never was; the parent's kernel learns it as soon as it can, at the latest by its pings."""
         parent = stream.parent
         if stream.blocked_s is None:
             stream.blocked_s = self.agenda.now
@@ -205,7 +209,7 @@ class Fetcher(Node):
         elif silent_s >= KEEPALIVE_S:
             parent.run(parent.life, parent.release, stream)
         elif stream in parent.serving:
-            self.agenda.after(RESEND_S, self._tell_parent, stream, silent_s + RESEND_S)
+            self.agenda.after(RESEND_S, self.hang_up, stream, silent_s + RESEND_S)
 
     def stream_over(
         self, stream: Stream, reason: ParentLossReason | LocalFault | None, rejected: tuple[int, ...]

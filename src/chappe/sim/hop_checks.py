@@ -103,7 +103,7 @@ class HopChecks:
         if node.flowing:
             self._checks.fail(f"{node.name} takes part in a probe while it carries something else")
 
-    def flows(self, parent: Node, child: Node) -> None:
-        for node in (parent, child):
+    def flows(self, *ends: Node) -> None:
+        for node in ends:
             if node.desk.probe is not None:
                 self._checks.fail(f"{node.name} goes on with a probe while a hop begins")

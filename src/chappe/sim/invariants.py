@@ -120,14 +120,15 @@ class Checks:
             if idle_s < STALL_FLOOR_S:
                 self.fail(f"{parent.name} gave up a child that moved {idle_s:.1f} s ago for {child}'s fallback")
 
-    def serving(self, parent: Node, stream: Stream) -> None:
+    def serving(self, parent: Node, stream: Stream, *, wanted: bool) -> None:
+        """`wanted`: its child still waits for it, and did not give up while the parent was paused."""
         same = [s for s in parent.serving if s.ticket.slot == stream.ticket.slot]
         if len(same) > 1:
             names = ", ".join(s.child.name for s in same)
             self.fail(f"{parent.name} serves {names} in slot {stream.ticket.slot[2]}")
         if stream.child is parent:
             self.fail(f"{parent.name} is its own parent")
-        self.hops.flows(parent, stream.child)
+        self.hops.flows(parent, *([stream.child] if wanted else []))
         self._slots(parent, stream)
 
     def _slots(self, parent: Node, stream: Stream) -> None:

@@ -158,7 +158,7 @@ class Node(Process):
         copy.children.append(stream)
         self.serving.append(stream)
         self.hops.begin(stream, sending=True)
-        self.world.checks.serving(self, stream)
+        self.world.checks.serving(self, stream, wanted=child.asks(request))
         self.world.share(self)
         stream.delay_s = latency_s + (1 / stream.capacity if stream.capacity > 0 else 0.0)
         view = View(copy.header, copy.held.copy(), copy.track, now)
@@ -166,9 +166,12 @@ class Node(Process):
         self.agenda.after(latency_s, self._reply, request, stream, view)
 
     def _reply(self, request: Request, stream: Stream, view: View) -> None:
-        """The first message, at the child. Lost when nothing passes: the child gives up, and says so."""
+        """The first message, at the child. Lost when nothing passes: the child gives up, and says so. One that gave up
+        before it was admitted (this process was paused) has nobody there any more: its kernel answers."""
         child = request.child
-        if self.network.passes(self.worker_id, child.worker_id):
+        if not child.asks(request):
+            child.hang_up(stream)
+        elif self.network.passes(self.worker_id, child.worker_id):
             child.run(request.life, child.connected, request, stream, view)
 
     def refuse(self, request: Request, reason: ParentLossReason) -> None:
@@ -213,6 +216,14 @@ class Node(Process):
 
     def called(self, claims: EdgeClaims, answer: Answer) -> None:
         """A parent dials: it is answered when something is wanted of it, or not wanted for long."""
+        raise NotImplementedError
+
+    def asks(self, request: Request) -> bool:
+        """It still waits for an answer to this request."""
+        raise NotImplementedError
+
+    def hang_up(self, stream: Stream) -> None:
+        """Nothing is wanted of this stream at the child's end any more."""
         raise NotImplementedError
 
     def connected(self, request: Request, stream: Stream, view: View) -> None:
