@@ -17,13 +17,16 @@ PROTOS := $(wildcard proto/chappe/v1/*.proto)
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench lint types format generate check-generated wheel check clean
+.PHONY: help demo demo-delta test soak bench lint types format generate check-generated wheel check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.base ## Broadcast a real model to 6 relays on this machine, check every copy, compare with a star
 	@$(BIN)/python -m chappe.cli.demo $(DEMO_ARGS)
+
+demo-delta: $(VENV)/.torch ## Ten training steps, ten versions: deltas to 4 relays on this machine, every copy checked
+	@$(BIN)/python -m bench.demodelta $(DEMO_ARGS)
 
 test: $(VENV)/.test ## Run the tests
 	$(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS)
@@ -79,6 +82,11 @@ $(VENV)/bin/python:
 
 $(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP_INSTALL) -e .
+	@touch $@
+
+# Without torch (no wheel for this Python, no network) the demo does another kind of steps, and says so.
+$(VENV)/.torch: $(VENV)/.base
+	@$(PIP_INSTALL) -e ".[torch]" || echo "torch cannot be installed here: going on without"
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python

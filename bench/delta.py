@@ -23,6 +23,7 @@ from rich.table import Table
 
 from bench.results import RESULTS, write_results
 from bench.rivals import EXACT, SLOW
+from bench.texts import project_texts
 from bench.updates import Bf16, Update, adam_update, learning_rate_for
 from chappe.cli.settings import Flat, Settings, Size
 from chappe.core.digest import XXH3_128
@@ -210,11 +211,9 @@ def minilm_rows(cache: Path, slow_size: int, repeat: int) -> list[Row]:
     from chappe.cli.demomodel import cached_model, fetch_model
 
     model = cached_model(cache) or asyncio.run(fetch_model(cache))
-    here = Path(__file__).parent.parent
-    texts = [line for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md") for line in _lines(here / name)]
     rows = []
     for learning_rate, steps in ((1e-6, 1), (1e-6, 4), (2e-5, 1)):
-        versions = train(model, texts, learning_rate, warmup=3)
+        versions = train(model, project_texts(), learning_rate, warmup=3)
         first = next(versions)
         for _ in range(steps):
             last = next(versions)
@@ -223,10 +222,6 @@ def minilm_rows(cache: Path, slow_size: int, repeat: int) -> list[Row]:
         label = f"MiniLM, lr {learning_rate:.0e}, {steps} step{'s' if steps > 1 else ''}"
         rows.append({"data": label, "aim": None, **measure(update, repeat), **rivals(base, target, slow_size)})
     return rows
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
 
 
 def show(rows: Sequence[Row], size: int) -> None:
