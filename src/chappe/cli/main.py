@@ -37,6 +37,16 @@ COMMANDS = {
         "Say what a delta between two snapshots would cost, tensor by tensor.",
         "chappe diff ./step-11 ./step-12 --workers 9 --uplink 300mbit --worker-downlink 100mbit --plot density.png",
     ),
+    "export": (
+        "chappe.cli.interop:export",
+        "Write a snapshot as a version in slime's directory form, which SGLang pulls.",
+        "chappe export ./step-12 ./versions --format slime --version 12 --base ./step-11",
+    ),
+    "import": (
+        "chappe.cli.interop:import_",
+        "Make a snapshot of a version in slime's directory form.",
+        "chappe import ./versions ./step-12 --format slime --version 12 --base ./model",
+    ),
     "simulate": (
         "chappe.cli.simulate:simulate",
         "Simulate a fleet: the real decisions over simulated links and faults, replayed by a seed.",

@@ -1,0 +1,1 @@
+"""Directory forms of other systems. Blocking; no network, no daemons."""
