@@ -19,132 +19,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from lane_rig import BASE, DELTA, DELTA_CHUNKS, FULL, FULL_CHUNKS, OLD, ROOT, Rig, of
 
 from chappe.core import effects as fx
 from chappe.core import events as ev
-from chappe.core.events import Holding, ObjectState, Payload, Role
-from chappe.core.fleet import Fleet, FleetConfig, FleetState
-from chappe.core.invariants import broken
-from chappe.core.lanes import lane_of
+from chappe.core.events import Holding, ObjectState, Payload
 from chappe.core.publication import Phase, Publication
 from chappe.core.status import publication_view
-
-OLD = "xxh3_128:" + "0" * 32
-ROOT = "xxh3_128:" + "1" * 32
-FULL, DELTA = "f" * 32, "d" * 32
-BASE = Holding("b" * 32, ObjectState.INSTALLED, 1, OLD, ((0, 10),), 10)
-FULL_CHUNKS, DELTA_CHUNKS = 100, 4
-
-
-class Rig:
-    """Workers a, b, c, ... join with or without the base; the origin is `o`, it publishes version 2."""
-
-    def __init__(self, with_base: str, without: str = "") -> None:
-        self.fleet = Fleet(FleetConfig("run"))
-        self.now = 10.0
-        self.sessions = {"o": 1}
-        self.effects: list[fx.Effect] = []
-        for name in sorted(with_base + without):
-            self.join(name, [BASE] if name in with_base else [])
-        self.do(ev.Hello("o", 1, Role.ORIGIN, "o", 1, "h:1", uplink_bytes_per_s=50e6))
-
-    def do(self, event: ev.Event) -> list[fx.Effect]:
-        self.now += 0.01
-        self.effects = self.fleet.handle(event, self.now)
-        assert broken(self.fleet) == []
-        return self.effects
-
-    def wait(self, seconds: float) -> None:
-        """Everybody but the origin is heard of meanwhile."""
-        for _ in range(round(seconds * 2)):
-            self.now += 0.49
-            for name, session in self.sessions.items():
-                if name != "o":
-                    self.do(ev.Heard(name, session))
-            self.do(ev.Tick())
-
-    def join(self, name: str, holdings: Iterable[Holding] = ()) -> None:
-        self.sessions[name] = len(self.sessions) + 100
-        self.do(
-            ev.Hello(name, self.sessions[name], Role.RELAY, name, self.sessions[name], "h:1", holdings=tuple(holdings))
-        )
-
-    def publish(self, payload: Payload = Payload.AUTO, *, base: str = OLD, version: int = 2) -> list[fx.Effect]:
-        return self.do(
-            ev.PublishRequested(
-                1,
-                "o",
-                FULL,
-                version,
-                1.0,
-                ev.Topology.CHAINS,
-                0,
-                1000,
-                0.0,
-                payload,
-                base,
-                DELTA if base else "",
-                "none",
-            )
-        )
-
-    def offer_full(self, object_id: str = FULL, version: int = 2, root: str = "") -> None:
-        self.do(ev.Offered("o", 1, object_id, version, "full", 1_000_000, 1_000_000, FULL_CHUNKS, root))
-
-    def offer_delta(self) -> None:
-        self.do(ev.Offered("o", 1, DELTA, 2, "delta", 10_000, 1_000_000, DELTA_CHUNKS, changed_elements=5))
-
-    def announce(self) -> None:
-        self.do(ev.RootAnnounced("o", 1, FULL, ROOT))
-
-    def open(self) -> None:
-        self.publish()
-        self.offer_full()
-        self.announce()
-        self.offer_delta()
-
-    def holds(self, name: str, object_id: str, state: ObjectState, chunks: int, reason: str = "") -> None:
-        total = DELTA_CHUNKS if object_id == DELTA else FULL_CHUNKS
-        landed = state in (ObjectState.VERIFIED, ObjectState.INSTALLED)
-        version, root = (2, ROOT) if landed else (0, "")
-        held = ((0, chunks),) if chunks else ()
-        self.do(
-            ev.HoldingChanged(name, self.sessions[name], Holding(object_id, state, version, root, held, total, reason))
-        )
-
-    def applies(self, name: str) -> None:
-        """All of the delta, and what it leads to."""
-        self.holds(name, DELTA, ObjectState.RECEIVED, DELTA_CHUNKS)
-        self.holds(name, DELTA, ObjectState.INSTALLED, DELTA_CHUNKS)
-        self.holds(name, FULL, ObjectState.INSTALLED, FULL_CHUNKS)
-
-    @property
-    def main(self) -> Publication:
-        return self.fleet.state.publications[FULL]
-
-    @property
-    def lane(self) -> Publication | None:
-        return lane_of(self.fleet.state, self.main)
-
-    def places(self) -> tuple[str, str]:
-        """Who stands in the chains of the full object, and of the delta."""
-        lane = self.lane
-        return "".join(sorted(self.main.layout.workers())), "".join(sorted(lane.layout.workers() if lane else ()))
-
-    def targets(self, name: str) -> set[str]:
-        told = self.fleet.assignment(name)
-        return set() if told is None else {target.object_id for target in told[0]}
-
-
-def of(effects: list[fx.Effect], kind: type) -> list[fx.Effect]:
-    return [effect for effect in effects if isinstance(effect, kind)]
 
 
 def test_all_prove_the_base() -> None:
     rig = Rig("abc")
-    assert of(rig.publish(), fx.PublishAccepted) == [fx.PublishAccepted(1, 2, 131072, base_root=OLD)]
+    assert of(rig.publish(), fx.PublishAccepted) == [fx.PublishAccepted(1, 2, 131072, base_roots=(OLD,))]
     rig.offer_full()
     assert rig.places() == ("", "")
     assert rig.targets("a") == set()
@@ -188,7 +74,7 @@ def test_a_delta_that_was_insisted_on_is_refused_by_name() -> None:
     (refused,) = of(Rig("ab", "xy").publish(Payload.DELTA), fx.RequestRefused)
     assert isinstance(refused, fx.RequestRefused)
     assert (refused.kind, "x, y do not hold" in refused.message) == (fx.PublishErrorKind.INVALID, True)
-    (refused,) = of(Rig("ab").publish(Payload.DELTA, base=""), fx.RequestRefused)
+    (refused,) = of(Rig("ab").publish(Payload.DELTA, bases=()), fx.RequestRefused)
     assert isinstance(refused, fx.RequestRefused)
     assert "none" in refused.message
     assert of(Rig("ab").publish(Payload.DELTA), fx.PublishAccepted)
@@ -249,7 +135,7 @@ def test_the_publisher_goes_before_the_delta_is_offered() -> None:
     rig.offer_full()
     rig.announce()
     rig.wait(8)
-    assert rig.main.delta_id == ""
+    assert rig.main.deltas == {}
     assert rig.places() == ("ab", "")
 
 
@@ -318,11 +204,7 @@ def test_a_coordinator_that_restarts_moves_nobody() -> None:
     rig = Rig("ab", "x")
     rig.open()
     before = rig.places()
-    state = FleetState.from_json(json.loads(json.dumps(rig.fleet.state.to_json())))
-    rig.fleet = Fleet(FleetConfig("run"), state)
-    rig.do(ev.Hello("o", 2, Role.ORIGIN, "o", 1, "h:1", uplink_bytes_per_s=50e6))
-    for name in "abx":
-        rig.join(name, [BASE] if name != "x" else [])
+    rig.restart_coordinator({"a": [BASE], "b": [BASE], "x": []})
     assert rig.places() == before
     rig.applies("a")
     assert rig.main.installed == 1

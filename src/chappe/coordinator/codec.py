@@ -23,6 +23,7 @@ _RATE_LIMIT = 1e13  # bytes/s; a peer's infinity or nonsense must not plan chain
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _ROOT = re.compile(r"[a-z0-9_]{1,32}:[0-9a-f]{16,128}")
+_DELTAS_MAX = 64  # of one publish call
 _TEXT_CHARS = 2000  # of a reason: for people, shown in status and kept in the state
 
 _OBJECT_STATES = {
@@ -281,9 +282,20 @@ def decode_publish(request: pb.PublishRequest, number: int) -> events.PublishReq
         snapshot_bytes=request.snapshot_bytes,
         elapsed_s=request.elapsed_s,
         payload=_payload(request.payload),
-        base_root=_root(request.base_root, "base_root") if request.base_root else "",
-        delta_id=_identifier(request.delta_object_id, "delta_object_id") if request.base_root else "",
+        deltas=_deltas(request),
         no_delta=request.no_delta[:_TEXT_CHARS],
+    )
+
+
+def _deltas(request: pb.PublishRequest) -> tuple[events.DeltaFrom, ...]:
+    pairs = [(request.base_root, request.delta_object_id)] if request.base_root else []
+    pairs += [(older.base_root, older.object_id) for older in request.older]
+    distinct = min(len({root for root, _ in pairs}), len({object_id for _, object_id in pairs}))
+    if len(pairs) > _DELTAS_MAX or distinct < len(pairs):
+        raise PeerError(f"{len(pairs)} deltas are offered: more than {_DELTAS_MAX}, or two alike")
+    return tuple(
+        events.DeltaFrom(_root(root, "base_root"), _identifier(object_id, "delta object_id"))
+        for root, object_id in pairs
     )
 
 

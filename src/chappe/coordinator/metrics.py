@@ -94,13 +94,15 @@ def _newest(publication: PublicationView | None) -> Iterator[Metric]:
         "chappe_payload_bytes", "What travels to each worker for the newest version.", labels=["kind"]
     )
     density = GaugeMetricFamily(
-        "chappe_delta_changed_ratio", "Changed elements of those that have a base, in the newest version's delta."
+        "chappe_delta_changed_ratio",
+        "Changed elements of those with a base, in the newest version's delta to most workers.",
     )
     alarm = GaugeMetricFamily("chappe_delta_alarm", "1: something is unusual about it, see `chappe status`.")
-    for one in () if publication is None else publication.payloads:
-        if one.compared_elements:
-            density.add_metric([], one.changed_elements / one.compared_elements)
-            alarm.add_metric([], one.alarm != "")
+    deltas = [one for one in (() if publication is None else publication.payloads) if one.compared_elements]
+    if deltas:
+        widest = max(deltas, key=lambda one: one.targeted)
+        density.add_metric([], widest.changed_elements / widest.compared_elements)
+        alarm.add_metric([], any(one.alarm for one in deltas))
     if publication is None:
         chains.add_metric([], 0)
     else:
@@ -110,7 +112,7 @@ def _newest(publication: PublicationView | None) -> Iterator[Metric]:
         if "1.0" in publication.t_bcast and publication.floor_s:
             ratio.add_metric([], publication.t_bcast["1.0"] / publication.floor_s)
         chains.add_metric([], len(publication.chains))
-        sizes = {one.kind: one.payload_bytes for one in publication.payloads}
+        sizes = {one.kind: one.payload_bytes for one in sorted(publication.payloads, key=lambda one: one.targeted)}
         for kind, size in (sizes or {publication.kind: publication.payload_bytes}).items():
             payload.add_metric([kind], size)
     yield from (seconds, ratio, chains, payload, density, alarm)

@@ -140,15 +140,15 @@ class PublishErrorKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class PublishAccepted:
     """With `object_id` and `root`: the version was announced before and its publisher went away. The caller is to build
-    that object anew, and to offer it when its root has come out the same. With `base_root`: workers wait for a delta
-    from it."""
+    that object anew, and to offer it when its root has come out the same. With `base_roots`: workers wait for deltas
+    from these."""
 
     request: int
     version: int
     chunk_bytes: int
     object_id: str = ""
     root: str = ""
-    base_root: str = ""
+    base_roots: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,12 +221,20 @@ class DialedBack:
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaFrom:
+    """A delta that can be made: what it begins at, and the object that it would be."""
+
+    base_root: str
+    object_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class PublishRequested:
     """A publisher asks for a version. `version` 0 means the next one; `chains` 0 means as planned.
 
     `request` names the caller's stream in the effects that answer it. A request for a publication that is open already
-    (same object_id) attaches to it. The publisher can make a delta from `base_root`, as object `delta_id`; where it
-    cannot, `no_delta` says why.
+    (same object_id) attaches to it. `deltas` are those that the publisher can make, the one from what it published last
+    first; where there is none, `no_delta` says why.
     """
 
     request: int
@@ -239,8 +247,7 @@ class PublishRequested:
     snapshot_bytes: int
     elapsed_s: float
     payload: Payload = Payload.AUTO
-    base_root: str = ""
-    delta_id: str = ""
+    deltas: tuple[DeltaFrom, ...] = ()
     no_delta: str = ""
 
 

@@ -1,9 +1,12 @@
-"""Which workers get a version as which object: a delta to those that prove its base, the full snapshot to the others.
+"""Which workers get a version as which object: a delta to those that prove a base, the full snapshot to the others.
 
 A version has one main publication (the full object), which speaks for it: members, fractions, callers, T_bcast.
-Beside it there may be one lane (a delta), a publication of its own to everything that lays, heals and measures chains.
-A member of the main that gets the version by the lane has `via` set: it has no place in the main's chains, and what it
-reports of the lane's object counts in the main, too. Nobody waits for the other kind.
+Beside it there may be lanes (deltas, each from another base), publications of their own to everything that lays, heals
+and measures chains. A member of the main that gets the version by a lane has `via` set: it has no place in the main's
+chains, and what it reports of the lane's object counts in the main, too. Nobody waits for another kind.
+
+Which lanes: each takes its share of the origin's uplink, so there are a few at most. The delta from what was published
+last comes first where anybody can take it, then those that most workers need, who cannot take one of the others.
 
     publish, base proven ──▶ via, promised ──delta offered──▶ in the lane ──▶ landed: holds the full object as well
                                   │                              │
@@ -17,9 +20,11 @@ reports of the lane's object counts in the main, too. Nobody waits for the other
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from chappe.core.alarms import alarm_of
 from chappe.core.context import Context
-from chappe.core.events import Offered, Payload, PublishRequested
+from chappe.core.events import DeltaFrom, Offered, Payload, PublishRequested
 from chappe.core.placement import Placement
 from chappe.core.publication import ENDED, RECEIVED, VERIFIED, Member, Phase, Publication
 from chappe.core.reasons import RebuildReason
@@ -29,15 +34,15 @@ from chappe.core.workers import Worker
 DELTA = "delta"
 
 
-def lane_of(state: FleetState, main: Publication) -> Publication | None:
-    """The lane that is open or was, None before its object is offered."""
-    return state.publications.get(main.delta_id) if main.delta_id else None
+def lanes_of(state: FleetState, main: Publication) -> list[Publication]:
+    """The lanes that are open or were: not those whose object is not offered yet."""
+    found = map(state.publications.get, main.deltas)
+    return [lane for lane in found if lane is not None]
 
 
 def of_version(state: FleetState, main: Publication) -> list[Publication]:
-    """Main and lane."""
-    lane = lane_of(state, main)
-    return [main] if lane is None else [main, lane]
+    """Main and lanes."""
+    return [main, *lanes_of(state, main)]
 
 
 def proves(worker: Worker, root: str) -> bool:
@@ -45,37 +50,67 @@ def proves(worker: Worker, root: str) -> bool:
     return bool(root) and any(h.version and h.root == root for h in worker.holdings.values())
 
 
-def takers(state: FleetState, base_root: str) -> list[Worker]:
-    return [worker for worker in state.relays if worker.placeable and proves(worker, base_root)]
+def takers(state: FleetState, base_roots: Iterable[str]) -> list[Worker]:
+    roots = list(base_roots)
+    return [w for w in state.relays if w.placeable and any(proves(w, root) for root in roots)]
 
 
-def refusal(state: FleetState, event: PublishRequested) -> str:
+def promised(state: FleetState, deltas: Iterable[DeltaFrom], most: int) -> dict[str, str]:
+    """Which of the deltas that can be made are wanted: object to base, in the order in which they are preferred."""
+    left = {worker.worker_id: worker for worker in state.relays if worker.placeable}
+    wanted: list[tuple[int, int, DeltaFrom]] = []
+    for number, delta in enumerate(deltas):
+        mine = [worker_id for worker_id, worker in left.items() if proves(worker, delta.base_root)]
+        for worker_id in mine:
+            del left[worker_id]
+        if mine:
+            wanted.append((number, len(mine), delta))
+    wanted.sort(key=lambda one: (one[0] != 0, -one[1], one[0]))
+    return {delta.object_id: delta.base_root for _, _, delta in sorted(wanted[:most], key=lambda one: one[0])}
+
+
+def refusal(state: FleetState, event: PublishRequested, lanes_max: int) -> str:
     """Why a delta that was insisted on cannot be sent to all; empty when it can, or was not insisted on."""
     if event.payload is not Payload.DELTA:
         return ""
-    if not event.base_root:
+    if not event.deltas:
         return f"payload delta: {event.no_delta or 'the publisher keeps no base'}"
-    lacking = sorted(w.name for w in state.relays if w.placeable and not proves(w, event.base_root))
+    ready = {w.worker_id for w in takers(state, promised(state, event.deltas, lanes_max).values())}
+    lacking = sorted(w.name for w in state.relays if w.placeable and w.worker_id not in ready)
     if not lacking:
         return ""
-    return f"payload delta: {', '.join(lacking)} do not hold the base ({event.base_root}): publish with payload auto"
+    base = event.deltas[0].base_root
+    return f"payload delta: {', '.join(lacking)} do not hold the base ({base}): publish with payload auto"
 
 
 def waits_for_lane(state: FleetState, main: Publication) -> bool:
     """Somebody was promised a delta that is not offered yet."""
-    return lane_of(state, main) is None and any(m.via and m.counted and m.level == 0 for m in main.members.values())
+    due = main.deltas.keys() - state.publications.keys()
+    return bool(due) and any(m.via in due and m.counted and m.level == 0 for m in main.members.values())
+
+
+def lane_for(state: FleetState, main: Publication, worker: Worker) -> str:
+    """The object by which it gets the version: where it stands, what it was promised, else the first whose base it
+    proves; empty for the full one."""
+    before = main.members[worker.worker_id].via
+    offered = {lane.object_id: lane for lane in lanes_of(state, main)}
+    open_ids = [i for i in main.deltas if i not in offered or offered[i].active]
+    able = [i for i in open_ids if proves(worker, main.deltas[i])]
+    stands = before in open_ids and before in offered and worker.worker_id in offered[before].layout
+    if stands or before in able:
+        return before
+    return able[0] if able else ""
 
 
 def enter(state: FleetState, publication: Publication, worker: Worker) -> Publication | None:
-    """Where a member is to be placed: here, in the lane (entered now), or nowhere yet (None)."""
+    """Where a member is to be placed: here, in a lane (entered now), or nowhere yet (None)."""
     member = publication.members[worker.worker_id]
-    if publication.main or not publication.delta_id or member.full_only or member.level >= RECEIVED:
+    if publication.main or not publication.deltas or member.full_only or member.level >= RECEIVED:
         return publication
-    lane = lane_of(state, publication)
-    if (lane is not None and not lane.active) or not proves(worker, publication.base_root):
-        member.via = ""
+    member.via = lane_for(state, publication, worker)
+    if not member.via:
         return publication
-    member.via = publication.delta_id
+    lane = state.publications.get(member.via)
     if lane is not None and worker.worker_id not in lane.members:
         lane.enlist(worker.worker_id, Member(member.name, targeted=member.targeted))
     return lane
@@ -85,11 +120,12 @@ class Lanes:
     def __init__(self, context: Context, placement: Placement) -> None:
         self._context = context
         self._placement = placement
+        self._withdrawn: set[str] = set()  # mains to be looked at before this call is over
 
     def promised_by(self, object_id: str, origin_id: str) -> Publication | None:
         """The main publication that this object was announced for by its origin."""
         publications = self._context.state.publications.values()
-        mains = (p for p in publications if p.delta_id == object_id and p.origin_id == origin_id and not p.main)
+        mains = (p for p in publications if object_id in p.deltas and p.origin_id == origin_id)
         return next(mains, None)
 
     def open(self, main: Publication, event: Offered) -> Publication | None:
@@ -113,11 +149,12 @@ class Lanes:
             chunks_total=event.chunks_total,
             root=main.root,
             main=main.object_id,
-            base_root=main.base_root,
+            base_root=main.deltas[event.object_id],
             changed_elements=event.changed_elements,
             compared_elements=event.compared_elements,
         )
-        lane.alarm = alarm_of(lane.changed_elements, lane.compared_elements, lane.payload_bytes, self._density_before())
+        before = self._density_before() if self._is_one_step(lane) else None
+        lane.alarm = alarm_of(lane.changed_elements, lane.compared_elements, lane.payload_bytes, before)
         if lane.alarm:
             self._context.log("delta_alarm", lane.alarm, version=main.version)
         self._context.state.publications[lane.object_id] = lane
@@ -128,14 +165,23 @@ class Lanes:
         self._context.update(lane)
         return lane
 
+    def _is_one_step(self, lane: Publication) -> bool:
+        """It begins at the version before: what changes in two or three steps at once says nothing of one."""
+        older = (p for p in self._context.state.mains if p.burned and p.version < lane.version)
+        previous = max(older, key=lambda p: p.version, default=None)
+        return previous is not None and previous.root == lane.base_root
+
     def _density_before(self) -> float | None:
-        lanes = [p for p in self._context.state.publications.values() if p.main and p.compared_elements]
+        lanes = [p for p in self._context.state.publications.values() if p.compared_elements and self._is_one_step(p)]
         last = max(lanes, key=lambda p: p.version, default=None)
         return None if last is None else last.changed_elements / last.compared_elements
 
-    def withdrawn(self, main: Publication, reason: str) -> None:
-        """The delta that was promised does not come."""
-        main.delta_id, main.payload_reason = "", reason
+    def withdrawn(self, main: Publication, object_id: str, reason: str) -> None:
+        """A delta that was promised does not come."""
+        del main.deltas[object_id]
+        self._withdrawn.add(main.object_id)
+        if not main.deltas:
+            main.payload_reason = reason
         self._context.log("no_delta", reason, version=main.version)
         self._context.update(main)
 
@@ -148,12 +194,12 @@ class Lanes:
             self._context.update(main)
 
     def end(self, main: Publication, phase: Phase, reason: str) -> None:
-        """The lane ends with its main."""
-        lane = lane_of(self._context.state, main)
-        if lane is not None and lane.phase not in ENDED:
-            lane.end(phase, reason, self._context.now)
-            self._placement.dismiss(lane)
-            self._context.update(lane)
+        """The lanes end with their main."""
+        for lane in lanes_of(self._context.state, main):
+            if lane.phase not in ENDED:
+                lane.end(phase, reason, self._context.now)
+                self._placement.dismiss(lane)
+                self._context.update(lane)
 
     # ---- what follows from what is so now --------------------------------------------------------------------------
 
@@ -162,7 +208,7 @@ class Lanes:
             main = self._context.state.publications.get(publication.main)
             if main is not None and publication.active and main.active:
                 self._review_lane(main, publication)
-        elif publication.base_root:
+        else:
             self._review_main(publication)
 
     def _review_lane(self, main: Publication, lane: Publication) -> None:
@@ -194,29 +240,36 @@ class Lanes:
         if member is None or worker is None:
             return
         self._context.log("full_instead", reason, version=main.version, relay=worker.name)
-        member.full_only = True
+        member.full_only, member.via = True, ""
         if member.level < VERIFIED:
             main.advance(worker_id, 0, afresh=True)
         self._place(main, worker, member)
 
     def _review_main(self, main: Publication) -> None:
-        lane = lane_of(self._context.state, main)
-        if lane is None and main.delta_id:
-            origin = self._context.state.workers.get(main.origin_id)
-            if origin is not None and not (origin.lapsed or origin.leaving or main.source_failed):
-                return
-            self.withdrawn(main, "the publisher went away before the delta was made")
-        elif lane is not None and lane.active:
+        state = self._context.state
+        origin = state.workers.get(main.origin_id)
+        if origin is None or origin.lapsed or origin.leaving or main.source_failed:
+            for object_id in main.deltas.keys() - state.publications.keys():
+                self.withdrawn(main, object_id, "the publisher went away before the delta was made")
+        if main.object_id not in self._withdrawn and all(self._is_open(main, object_id) for object_id in main.deltas):
             return
+        self._withdrawn.discard(main.object_id)
         for worker_id, member in main.members.items():
-            worker = self._context.state.workers.get(worker_id)
-            if member.via and worker is not None and member.level < RECEIVED:
+            worker = state.workers.get(worker_id)
+            waits = bool(member.via) and member.level < RECEIVED
+            if waits and worker is not None and not self._is_open(main, member.via):
                 self._place(main, worker, member)
 
+    def _is_open(self, main: Publication, object_id: str) -> bool:
+        lane = self._context.state.publications.get(object_id)
+        return object_id in main.deltas and (lane is None or lane.active)
+
     def _place(self, main: Publication, worker: Worker, member: Member) -> None:
-        member.via = ""
+        """It does not get the version as it was to: by another lane, or in full."""
+        state = self._context.state
         self._context.dirty[worker.worker_id] = None
         self._context.update(main)
-        here = worker.placeable and worker.connected and worker.worker_id not in main.layout
-        if here and main.active and not (member.superseded or member.deferred):
-            self._placement.append(main, worker, RebuildReason.DELTA_FAILED)
+        carrier = enter(state, main, worker)
+        here = worker.placeable and worker.connected and not (member.superseded or member.deferred)
+        if here and main.active and carrier is not None and worker.worker_id not in carrier.layout:
+            self._placement.append(carrier, worker, RebuildReason.DELTA_FAILED)

@@ -92,8 +92,10 @@ class Publication:
     retired: bool = False  # a newer version has taken over: nobody is served this one
     streams_max: int = 0  # of the origin, in a stripe: the chains that were planned; 0 where each worker has its own
     main: str = ""  # of a lane: the publication that speaks for its version
-    delta_id: str = ""  # of a main publication: the lane's object, promised or offered
-    base_root: str = ""  # where the delta begins
+    deltas: dict[str, str] = field(
+        default_factory=dict
+    )  # of a main: its lanes' objects, promised or offered, and bases
+    base_root: str = ""  # of a lane: where the delta begins
     payload_reason: str = ""  # why there is a delta, or none
     changed_elements: int = 0  # of a lane: of the compared ones
     compared_elements: int = 0
@@ -251,7 +253,7 @@ class Publication:
             "retired": self.retired,
             "streams_max": self.streams_max,
             "main": self.main,
-            "delta_id": self.delta_id,
+            "deltas": dict(self.deltas),
             "base_root": self.base_root,
             "payload_reason": self.payload_reason,
             "changed_elements": self.changed_elements,

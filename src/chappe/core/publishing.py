@@ -21,7 +21,7 @@ from chappe.core.events import (
     SourceFailed,
     Topology,
 )
-from chappe.core.lanes import Lanes, lane_of, of_version, proves, takers
+from chappe.core.lanes import Lanes, lane_for, lanes_of, of_version, promised, takers
 from chappe.core.manifest import chunk_bytes_for
 from chappe.core.membership import Membership
 from chappe.core.placement import Placement
@@ -59,7 +59,7 @@ class Publishing:
         if known is not None and known.origin_id == event.origin_id:
             self._attach(known, event)
             return
-        verdict = judge(state, event)
+        verdict = judge(state, event, self._context.config.lanes_max)
         if verdict.already is not None:
             self._context.send(PublishAlready(event.request, verdict.already.version, verdict.already.root))
             return
@@ -75,8 +75,8 @@ class Publishing:
 
     def _attach(self, known: Publication, event: PublishRequested) -> None:
         known.watchers[event.request] = event.until
-        base_root = known.base_root if known.delta_id else ""
-        self._context.send(PublishAccepted(event.request, known.version, known.chunk_bytes, base_root=base_root))
+        bases = tuple(known.deltas.values())
+        self._context.send(PublishAccepted(event.request, known.version, known.chunk_bytes, base_roots=bases))
         self._context.changed[known.object_id] = None
 
     def _resume(self, waiting: Publication, event: PublishRequested) -> None:
@@ -110,21 +110,20 @@ class Publishing:
         self._context.state.publications[event.object_id] = publication
         self._prune()
         self._context.update(publication)
-        self._context.send(
-            PublishAccepted(event.request, version, publication.chunk_bytes, base_root=publication.base_root)
-        )
+        bases = tuple(publication.deltas.values())
+        self._context.send(PublishAccepted(event.request, version, publication.chunk_bytes, base_roots=bases))
         self._context.log("accepted", "", version=version, origin=self._context.name(event.origin_id))
 
     def _promise(self, publication: Publication, event: PublishRequested) -> None:
-        """Whoever proves the base that the publisher can begin at waits for its delta."""
-        ready = takers(self._context.state, event.base_root)
-        if event.base_root and ready:
-            publication.base_root, publication.delta_id = event.base_root, event.delta_id
-            publication.payload_reason = f"{len(ready)} of {len(self._links())} workers hold the base"
-        elif event.base_root:
-            publication.payload_reason = "no worker holds the base"
+        """Whoever proves a base that the publisher can begin at waits for its delta."""
+        state = self._context.state
+        publication.deltas = promised(state, event.deltas, self._context.config.lanes_max)
+        ready = takers(state, publication.deltas.values())
+        if ready:
+            bases = "the base" if len(publication.deltas) == 1 else f"one of {len(publication.deltas)} bases"
+            publication.payload_reason = f"{len(ready)} of {len(self._links())} workers hold {bases}"
         else:
-            publication.payload_reason = event.no_delta
+            publication.payload_reason = "no worker holds the base" if event.deltas else event.no_delta
 
     def _chain_rate(self, event: PublishRequested) -> float:
         """What a chain's links will carry: chunks are cut before chains are laid."""
@@ -229,10 +228,10 @@ class Publishing:
         for link in links:
             publication.enlist(link.worker_id, Member(link.name))
         superseded = self._supersession.take_over(publication)
-        for link in links if publication.delta_id else ():
+        for link in links if publication.deltas else ():
             member = publication.members[link.worker_id]
-            if not member.deferred and proves(self._context.state.workers[link.worker_id], publication.base_root):
-                member.via = publication.delta_id
+            if not member.deferred:
+                member.via = lane_for(self._context.state, publication, self._context.state.workers[link.worker_id])
         for old in superseded:
             self._superseded(old, publication.version)
         self._lay(publication, [link for link in links if not publication.members[link.worker_id].via])
@@ -272,11 +271,11 @@ class Publishing:
         )
 
     def _share(self, publication: Publication) -> float:
-        """Of B0: two objects at the same time have half of it each."""
+        """Of B0: objects that travel at the same time have equal parts of it."""
         main = self._context.state.publications.get(publication.main) if publication.main else publication
-        if main is None or not main.delta_id:
+        if main is None or not main.deltas:
             return 1.0
-        kinds = {bool(member.via) for member in main.members.values() if member.counted and member.level == 0}
+        kinds = {member.via for member in main.members.values() if member.counted and member.level == 0}
         return 1.0 / max(1, len(kinds))
 
     def _lay(self, publication: Publication, links: list[Link]) -> None:
@@ -315,8 +314,7 @@ class Publishing:
             self._context.log("bad_root", "refused", version=publication.version, root=root, known=publication.root)
             return
         publication.root = root
-        lane = lane_of(self._context.state, publication)
-        if lane is not None:
+        for lane in lanes_of(self._context.state, publication):
             lane.root = root
             self._context.touch_all(lane)
         for worker_id, member in publication.members.items():
@@ -333,7 +331,7 @@ class Publishing:
         publication = self._of_origin(event.worker_id, event.session, event.object_id)
         main = self._lanes.promised_by(event.object_id, event.worker_id)
         if publication is None and main is not None:
-            self._lanes.withdrawn(main, event.reason)
+            self._lanes.withdrawn(main, event.object_id, event.reason)
         if publication is None or publication.phase in ENDED:
             return
         self._context.log("source_failed", event.reason, version=publication.version)

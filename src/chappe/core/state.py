@@ -28,6 +28,7 @@ class FleetConfig:
     assumed_bytes_per_s: float = 12.5e6  # 100 Mbit/s, for links that nobody declared or measured
     probes: bool = True  # measure hosts without history while the fleet is idle
     publications_kept: int = 64  # ended ones, for status and for telling a repeat from a conflict
+    lanes_max: int = 4  # deltas of one version, from different bases: each takes its share of the origin's uplink
 
     def __post_init__(self) -> None:
         for name in ("lease_s", "session_grace_s", "drain_s", "strike_window_s", "wake_grain_s", "assumed_bytes_per_s"):
@@ -65,7 +66,7 @@ class FleetState:
         """The two newest, and where a delta begins that somebody may still need."""
         good = [p for p in self.publications.values() if p.burned and p.phase not in ENDED]
         newest = sorted({p.version for p in good})[-2:]
-        bases = {p.base_root for p in self.publications.values() if p.base_root and p.phase is Phase.OPEN}
+        bases = {root for p in self.mains if p.phase is Phase.OPEN for root in p.deltas.values()}
         return tuple(sorted({*newest, *(p.version for p in good if p.root in bases)}))
 
     @property

@@ -145,7 +145,7 @@ def publication_view(state: FleetState, publication: Publication, run: str, now:
         object_id=p.object_id,
         version=p.version,
         root=p.root,
-        kind=p.kind if most is None else MIXED if len(payloads) > 1 else most.kind,
+        kind=p.kind if most is None else MIXED if len({view.kind for view in payloads}) > 1 else most.kind,
         payload_bytes=p.payload_bytes if most is None else most.payload_bytes,
         snapshot_bytes=p.snapshot_bytes,
         targeted=p.targeted,

@@ -15,7 +15,7 @@ from chappe.core.bridging import cut_off
 from chappe.core.chain import Place
 from chappe.core.context import Context
 from chappe.core.events import ObjectState
-from chappe.core.lanes import enter, lane_of, of_version
+from chappe.core.lanes import enter, of_version
 from chappe.core.placement import Placement
 from chappe.core.publication import LIVE, RECEIVED, Member, Phase, Publication
 from chappe.core.reasons import RebuildReason
@@ -80,7 +80,7 @@ class Supersession:
         for worker_id, member in old.members.items():
             if member.level >= RECEIVED or member.superseded:
                 continue
-            if member.via and lane_of(self._context.state, old) is not None:
+            if member.via in self._context.state.publications:
                 continue  # it is in the lane that it is finished, or not
             worker = self._context.state.workers.get(worker_id)
             if self.is_finishing(old, member, worker) and worker is not None and finishes_first(old, new, worker):

@@ -35,12 +35,14 @@ def next_version(state: FleetState) -> int:
     return 1 + max(state.newest_version, max(running, default=0))
 
 
-def judge(state: FleetState, event: PublishRequested) -> Verdict:
+def judge(state: FleetState, event: PublishRequested, lanes_max: int) -> Verdict:
     invalid = _invalid(state, event)
     if invalid:
         return Verdict(refusal=(PublishErrorKind.INVALID, invalid))
     verdict = _judge_version(state, event) if event.version else _with_workers(state, ())
-    lacking = refusal(state, event) if verdict.refusal is None and not (verdict.already or verdict.resume) else ""
+    lacking = (
+        refusal(state, event, lanes_max) if verdict.refusal is None and not (verdict.already or verdict.resume) else ""
+    )
     return Verdict(refusal=(PublishErrorKind.INVALID, lacking)) if lacking else verdict
 
 
@@ -59,6 +61,9 @@ def _invalid(state: FleetState, event: PublishRequested) -> str:
     known = state.publications.get(event.object_id)
     if known is not None and not (known.burned and known.version == event.version):
         return f"object {event.object_id} belongs to another publisher"
+    taken = [d.object_id for d in event.deltas if d.object_id in state.publications or d.object_id == event.object_id]
+    if taken:
+        return f"object {taken[0]}, for a delta, is known already"
     return ""
 
 

@@ -408,7 +408,7 @@ class JoinReply(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., probe: _Optional[_Union[ProbeOrder, _Mapping]] = ...) -> None: ...
 
 class PublishRequest(_message.Message):
-    __slots__ = ("origin_id", "version", "until", "topology", "chains", "elapsed_s", "snapshot_bytes", "object_id", "payload", "base_root", "delta_object_id", "no_delta")
+    __slots__ = ("origin_id", "version", "until", "topology", "chains", "elapsed_s", "snapshot_bytes", "object_id", "payload", "base_root", "delta_object_id", "no_delta", "older")
     ORIGIN_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
@@ -421,6 +421,7 @@ class PublishRequest(_message.Message):
     BASE_ROOT_FIELD_NUMBER: _ClassVar[int]
     DELTA_OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     NO_DELTA_FIELD_NUMBER: _ClassVar[int]
+    OLDER_FIELD_NUMBER: _ClassVar[int]
     origin_id: str
     version: int
     until: float
@@ -433,23 +434,34 @@ class PublishRequest(_message.Message):
     base_root: str
     delta_object_id: str
     no_delta: str
-    def __init__(self, origin_id: _Optional[str] = ..., version: _Optional[int] = ..., until: _Optional[float] = ..., topology: _Optional[_Union[Topology, str]] = ..., chains: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., snapshot_bytes: _Optional[int] = ..., object_id: _Optional[str] = ..., payload: _Optional[str] = ..., base_root: _Optional[str] = ..., delta_object_id: _Optional[str] = ..., no_delta: _Optional[str] = ...) -> None: ...
+    older: _containers.RepeatedCompositeFieldContainer[DeltaFrom]
+    def __init__(self, origin_id: _Optional[str] = ..., version: _Optional[int] = ..., until: _Optional[float] = ..., topology: _Optional[_Union[Topology, str]] = ..., chains: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., snapshot_bytes: _Optional[int] = ..., object_id: _Optional[str] = ..., payload: _Optional[str] = ..., base_root: _Optional[str] = ..., delta_object_id: _Optional[str] = ..., no_delta: _Optional[str] = ..., older: _Optional[_Iterable[_Union[DeltaFrom, _Mapping]]] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("run", "version", "chunk_bytes", "object_id", "root", "base_root")
+    __slots__ = ("run", "version", "chunk_bytes", "object_id", "root", "base_root", "older_base_roots")
     RUN_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
     BASE_ROOT_FIELD_NUMBER: _ClassVar[int]
+    OLDER_BASE_ROOTS_FIELD_NUMBER: _ClassVar[int]
     run: str
     version: int
     chunk_bytes: int
     object_id: str
     root: str
     base_root: str
-    def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., object_id: _Optional[str] = ..., root: _Optional[str] = ..., base_root: _Optional[str] = ...) -> None: ...
+    older_base_roots: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., object_id: _Optional[str] = ..., root: _Optional[str] = ..., base_root: _Optional[str] = ..., older_base_roots: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DeltaFrom(_message.Message):
+    __slots__ = ("base_root", "object_id")
+    BASE_ROOT_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    base_root: str
+    object_id: str
+    def __init__(self, base_root: _Optional[str] = ..., object_id: _Optional[str] = ...) -> None: ...
 
 class AlreadyPublished(_message.Message):
     __slots__ = ("root", "publication")
