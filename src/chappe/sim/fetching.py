@@ -200,7 +200,7 @@ class Fetcher(Node):
         self.world.share_downlink(self)
 
     def hang_up(self, stream: Stream, silent_s: float = 0.0) -> None:
-        """This end is gone, or never was; the parent's kernel learns it as soon as it can, at the latest by its pings."""
+        """This end is gone, or never was; the parent's kernel learns it as soon as it can, at the latest by pings."""
         parent = stream.parent
         if stream.blocked_s is None:
             stream.blocked_s = self.agenda.now
