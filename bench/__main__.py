@@ -48,6 +48,11 @@ COMMANDS = {
         "The newest JSON of every bench as bench/RESULTS.md, with pictures.",
         "python -m bench report --full",
     ),
+    "striping": (
+        "bench.striping:striping",
+        "Striped plans of unequal fleets, played as a fluid, beside plain chains and the physical bound.",
+        "python -m bench striping --fleets 20",
+    ),
     "unequal": (
         "bench.unequal:unequal",
         "Fleets of unequal links, beside BitTorrent and the physical bound (root, namespaces, tc).",

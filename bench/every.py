@@ -19,6 +19,7 @@ SHORT: dict[str, tuple[str, ...]] = {
     "faults": ("--only", "relay-drops", "--scale", "0.25", "--undisturbed", "1"),
     "hop": ("--size", "256MiB", "--repeats", "1"),
     "layout": ("--fleets", "60"),
+    "striping": ("--fleets", "4"),
     "delta": ("--size", "32MiB", "--slow-size", "4MiB", "--repeat", "1", "--no-minilm"),
 }
 """What makes a bench short. The others have `--short`."""

@@ -200,6 +200,12 @@ SECTIONS: dict[str, Section] = {
     "hop": Section("The machine's own limit", "Origin, relay, relay on loopback, no shaped links.", _hop),
     "scale": Section("Scale", "Many relays, few processes, the real services.", _other),
     "layout": Section("Layouts", "Planned chains over the best possible ones, and over the physical bound.", _layout),
+    "striping": Section(
+        "Stripes, calculated",
+        "Striped plans played as a fluid. `one child` is the bound for one child in each stripe; it and the physical"
+        " bound are of whole link rates, the times count headers, ACKs and the pipelines' fill.",
+        _other,
+    ),
     "delta": Section("Deltas", "The codec's payload and speed on one core, beside other formats.", _delta),
 }
 OTHER = Section("", "", _other)

@@ -121,7 +121,7 @@ def plan_chains(
         return Plan(max(1, chains), 0.0, (), "no workers yet")
     ranked = rank(links)
     rate = worker_rate(links)
-    if _equal(links, rate, fraction):
+    if equal_links(links, rate, fraction):
         count, why = _equal_count(origin_bytes_per_s, rate, len(links), chains, previous)
         dealt: list[list[Link]] = [ranked[slot::count] for slot in range(count)]
         return Plan(count, rate, _placements(ranked, dealt), why)
@@ -136,7 +136,8 @@ def plan_chains(
     return Plan(len(dealt), rate, _placements(ranked, dealt, set(layout.unplaced)), why)
 
 
-def _equal(links: Sequence[Link], rate: float, fraction: float) -> bool:
+def equal_links(links: Sequence[Link], rate: float, fraction: float) -> bool:
+    """No hop rate differs from `rate` by more than 10 %, nobody is demoted, everybody can be dialled."""
     if not all(
         k.dialable and not k.demoted and abs(k.hop_bytes_per_s - rate) <= EQUAL_WITHIN * rate + 1e-9 for k in links
     ):

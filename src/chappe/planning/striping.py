@@ -1,0 +1,106 @@
+"""Striped or plain: whether a fleet's links are worth stripes, and in words why who stands where.
+
+Plain chains are one stripe, and the normal state: equal links give floor(1.05 * B0/Bw) of them (`topology`). Stripes
+are laid where they promise to be faster by more than `WORTH`; both are judged with headers, ACKs and fill counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chappe.planning.fluid import Host
+from chappe.planning.layout import plan_layout
+from chappe.planning.stripes import ACK_SHARE, HEADER_SHARE, StripedPlan, plan_stripes
+from chappe.planning.topology import FILL_S, LARGE, Link, chain_count, equal_links, worker_rate
+from chappe.units import format_duration, format_rate
+
+WORTH = 1.05
+"""Stripes cost streams, and more of them: a promise of less than this is not worth it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Striping:
+    """A striped plan with its reasons: of the number of stripes, and by worker id of its places."""
+
+    plan: StripedPlan
+    why: str
+    whys: dict[str, str]
+
+
+def plan_striping(
+    origin_bytes_per_s: float,
+    links: Sequence[Link],
+    *,
+    payload_bytes: float,
+    fraction: float = 1.0,
+    origin_dialable: bool = True,
+    chunk_bytes: int = 1 << 16,
+) -> Striping | None:
+    """The stripes of a fleet, or None where plain chains are as good (equal links, small payloads) or the only way."""
+    if len(links) < 2 or equal_links(links, worker_rate(links), fraction):
+        return None
+    hosts = [Host(k.worker_id, k.uplink_bytes_per_s * k.success, k.downlink_bytes_per_s, k.dialable) for k in links]
+    demoted = frozenset(k.worker_id for k in links if k.demoted)
+    plan = plan_stripes(
+        payload_bytes,
+        origin_bytes_per_s,
+        hosts,
+        fraction=fraction,
+        demoted=demoted,
+        origin_dialable=origin_dialable,
+        chunk_bytes=chunk_bytes,
+    )
+    if plan is None:
+        return None
+    target_s, all_s = _plain_s(origin_bytes_per_s, links, hosts, demoted, payload_bytes, fraction, origin_dialable)
+    if target_s <= plan.t_target_s * WORTH or all_s < plan.t_all_s:
+        return None
+    count = len(plan.stripes)
+    why = (
+        f"{count} stripes of {format_rate(plan.rate_bytes_per_s / count)} for {len(links)} unequal workers: "
+        f"T({fraction:g}) {format_duration(plan.t_target_s)} expected, plain chains {format_duration(target_s)}"
+    )
+    return Striping(plan, why, {k.worker_id: _why(plan, k) for k in links})
+
+
+def _plain_s(
+    origin_bytes_per_s: float,
+    links: Sequence[Link],
+    hosts: Sequence[Host],
+    demoted: frozenset[str],
+    payload_bytes: float,
+    fraction: float,
+    origin_dialable: bool,
+) -> tuple[float, float]:
+    """T(fraction) and T(1.0) of the best plain chains, whose inner workers acknowledge what they receive, too."""
+    counts = None
+    if len(hosts) >= LARGE:
+        usual = chain_count(origin_bytes_per_s, worker_rate(links), len(hosts))
+        counts = sorted({max(1, usual // 2), usual, min(2 * usual, len(hosts))})
+    layout = plan_layout(
+        payload_bytes * (1 + HEADER_SHARE),
+        origin_bytes_per_s,
+        [Host(h.name, h.uplink_bytes_per_s / (1 + ACK_SHARE), h.downlink_bytes_per_s, h.dialable) for h in hosts],
+        fraction=fraction,
+        demoted=demoted,
+        fill_s=FILL_S,
+        origin_dialable=origin_dialable,
+        counts=counts,
+    )
+    return layout.t_target_s, layout.t_all_s
+
+
+def _why(plan: StripedPlan, link: Link) -> str:
+    count, tails, rate = len(plan.stripes), plan.tails[link.worker_id], plan.rate_bytes_per_s
+    sends = format_rate(rate * (count - tails) / count)
+    reason = f"uplink {format_rate(link.uplink_bytes_per_s)} of {format_rate(rate)} ({link.source})"
+    if link.demoted:
+        return f"tail in all {count} stripes: demoted"
+    if link.downlink_bytes_per_s < rate:
+        return f"tail in all {count} stripes: downlink {format_rate(link.downlink_bytes_per_s)} of {format_rate(rate)}"
+    if tails == count:
+        return f"tail in all {count} stripes: {reason}"
+    if tails == 0:
+        return f"inner in all {count} stripes: {reason}"
+    return f"inner in {count - tails} of {count} stripes, sends {sends}: {reason}"

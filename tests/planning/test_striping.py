@@ -1,0 +1,59 @@
+"""When a fleet gets stripes, and what it says of each worker."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from chappe.planning.striping import WORTH, plan_striping
+from chappe.planning.topology import Link, plan_chains
+
+MBIT = 1e6 / 8
+MIB = 1 << 20
+
+
+def links_of(*ups: float, down: float = 30) -> list[Link]:
+    return [Link(f"id{i}", f"w{i}", up * MBIT, down * MBIT, "declared") for i, up in enumerate(ups)]
+
+
+@pytest.mark.parametrize(("b0", "workers", "chains"), [(90, 9, 3), (60, 20, 2), (300, 9, 9), (30, 1, 1)])
+def test_equal_links_get_no_stripes_and_the_chains_they_always_got(b0: float, workers: int, chains: int) -> None:
+    links = links_of(*[30.0] * workers)
+    assert plan_striping(b0 * MBIT, links, payload_bytes=64 * MIB) is None
+    assert plan_chains(b0 * MBIT, links, payload_bytes=64 * MIB).chains == chains
+
+
+def test_the_issues_fleet_gets_stripes_and_everybody_is_told_why() -> None:
+    links = links_of(30, 30, 30, 30, 30, 8, 8, 8, 8)
+    striping = plan_striping(90 * MBIT, links, payload_bytes=32 * MIB)
+    assert striping is not None
+    assert striping.why.startswith("4 stripes of 7.14 Mbit/s for 9 unequal workers: T(1) ")
+    assert striping.whys["id0"] == "inner in all 4 stripes: uplink 30 Mbit/s of 28.6 Mbit/s (declared)"
+    assert (
+        striping.whys["id8"] == "inner in 1 of 4 stripes, sends 7.14 Mbit/s: uplink 8 Mbit/s of 28.6 Mbit/s (declared)"
+    )
+
+
+def test_who_throttles_or_is_demoted_is_told_so() -> None:
+    links = [*links_of(20, 20, 15, 10, 10), Link("slow", "slow", 50 * MBIT, 2 * MBIT, "measured")]
+    links.append(Link("bad", "bad", 50 * MBIT, 30 * MBIT, "measured", demoted=True))
+    striping = plan_striping(60 * MBIT, links, payload_bytes=256 * MIB, fraction=0.7)
+    assert striping is not None
+    assert "downlink 2 Mbit/s of" in striping.whys["slow"]
+    assert striping.whys["bad"].endswith("demoted")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_stripes_are_laid_only_where_they_promise_enough(seed: int) -> None:
+    dice = random.Random(seed)
+    laid = 0
+    for _ in range(20):
+        links = links_of(*(dice.choice([5.0, 8.0, 10.0, 15.0, 20.0, 30.0]) for _ in range(dice.randint(1, 10))))
+        striping = plan_striping(dice.choice([30, 60, 90]) * MBIT, links, payload_bytes=64 * MIB)
+        if striping is not None:
+            laid += 1
+            assert len(striping.plan.stripes) >= 2
+            assert set(striping.whys) == {k.worker_id for k in links}
+    assert laid >= 5
+    assert WORTH > 1
