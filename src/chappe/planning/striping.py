@@ -54,7 +54,7 @@ def plan_striping(
     if plan is None:
         return None
     target_s, all_s = _plain_s(origin_bytes_per_s, links, hosts, demoted, payload_bytes, fraction, origin_dialable)
-    if target_s <= plan.t_target_s * WORTH or all_s < plan.t_all_s:
+    if target_s <= plan.t_target_s * WORTH or all_s * WORTH < plan.t_all_s:
         return None
     count = len(plan.stripes)
     why = (
