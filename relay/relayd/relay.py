@@ -50,6 +50,7 @@ from chappe.core.relay_events import (
 )
 from chappe.core.transfer import Transfer, TransferConfig
 from chappe.errors import StoreError
+from chappe.hop.ahead import follow
 from chappe.hop.guard import AssignedChild
 from chappe.hop.objects import StoredObject
 from chappe.hop.peering import Peering
@@ -282,6 +283,7 @@ class Relay:
     def _serve(self, held: StoredObject) -> None:
         self._catalog.add(held)
         self._spawn(f"watch {held.object_id}", watch(held, self.handle))
+        self._spawn(f"apply {held.object_id}", follow(self._store, held, _log_unapplied))
 
     def _reset_object(self, object_id: str) -> None:
         self._catalog.remove(object_id)
@@ -367,6 +369,10 @@ class Relay:
             versions=self.machine.versions(),
             hops={"downlink": received.transports(), "uplink": streams.meters.transports()},
         )
+
+
+def _log_unapplied(reason: str) -> None:
+    log.info("not_applied_ahead", reason=reason)
 
 
 def _log_push(edge: PushEdge, end: PushEnd) -> None:

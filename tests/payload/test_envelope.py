@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from chappe.core.digest import XXH3_128
 from chappe.errors import CodecError
 from chappe.payload.container import CHUNK_BYTES_MIN
-from chappe.payload.envelope import Envelope, Prologue, blocks_of, index_of, pack_chunk, pack_prologue
+from chappe.payload.envelope import BlockStream, Envelope, Prologue, pack_chunk, pack_prologue
 from chappe.payload.fold import Delta
 from chappe.payload.plan import DeltaPlan
 from chappe.payload.planes import put_varint
@@ -42,12 +42,13 @@ def test_what_is_read_is_what_was_written(changed: int) -> None:
     envelope = opened(data)
     assert envelope.prologue == PROLOGUE
     assert [bytes(chunk) for chunk in envelope.chunks()] == chunks
-    index, closing = index_of(plan, XXH3_128, envelope)
-    assert (closing.root, closing.blocks) == (ROOT, plan.blocks_total)
+    stream = BlockStream(plan, XXH3_128, envelope)
+    blocks = list(stream)
+    assert stream.closing is not None
+    assert (stream.closing.root, stream.closing.blocks) == (ROOT, plan.blocks_total)
     delta = Delta.of(plan, XXH3_128, chunks)
-    blocks = list(blocks_of(plan, XXH3_128, envelope))
     assert [b.ordinal for b in blocks] == list(range(plan.blocks_total))
-    assert [b.digest for b in blocks] == [index.digest(i) for i in range(plan.blocks_total)]
+    assert [b.digest for b in blocks] == [delta.digest(i) for i in range(plan.blocks_total)]
     for block in blocks:
         pieces = [(p.index, p.log2, p.elements) for p in block.pieces]
         assert pieces == [(p.index, p.log2, p.elements) for p in delta.pieces(block.ordinal)]
@@ -57,7 +58,8 @@ def test_what_is_read_is_what_was_written(changed: int) -> None:
 
 @given(st.data())
 def test_damage_is_a_codec_error_or_nothing_at_all(data: st.DataObject) -> None:
-    plan, _, whole = DAMAGED
+    plan, chunks, whole = DAMAGED
+    delta = Delta.of(plan, XXH3_128, chunks)
     at = data.draw(st.integers(0, len(whole) - 1))
     if data.draw(st.booleans()):
         whole = whole[:at]
@@ -65,11 +67,10 @@ def test_damage_is_a_codec_error_or_nothing_at_all(data: st.DataObject) -> None:
         whole = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
     try:
         envelope = opened(whole)
-        index, _ = index_of(plan, XXH3_128, envelope)
-        blocks = list(blocks_of(plan, XXH3_128, envelope))
+        blocks = list(BlockStream(plan, XXH3_128, envelope))
     except CodecError:
         return
-    assert [b.digest for b in blocks] == [index.digest(i) for i in range(plan.blocks_total)]  # it was in a plane
+    assert [b.digest for b in blocks] == [delta.digest(i) for i in range(plan.blocks_total)]  # it was in a plane
 
 
 DAMAGED = made(200)
@@ -80,7 +81,7 @@ def test_chunks_out_of_order_or_twice() -> None:
     for order in ([1, 0, *range(2, len(chunks))], [0, 0, *range(1, len(chunks))]):
         data = pack_prologue(PROLOGUE) + b"".join(pack_chunk(chunks[i]) for i in order)
         with pytest.raises(CodecError):
-            list(blocks_of(plan, XXH3_128, opened(data)))
+            list(BlockStream(plan, XXH3_128, opened(data)))
 
 
 def test_a_prologue_that_would_fill_the_memory_is_refused_before() -> None:

@@ -1,146 +1,45 @@
-"""How a delta that has been received becomes the full object of its version, beside everything that is served.
+"""How a delta becomes the full object of its version, beside everything that is served, while its chunks still arrive.
 
-    delta ──index──▶ whole? ──▶ base's table is the one meant? ──▶ files that do not change: linked
-      └──block by block──▶ threads: base block + pieces, hashed while in cache ──▶ in order: pwrite, leaves, chunks
-                                                               root of the bytes written == announced? ──▶ header, pages
+    delta ──block by block──▶ links, or rooms for files ──▶ threads: base block + pieces, checked, hashed, written
+      └── waits for what has not come                          └──▶ leaves, chunks ──▶ root, header, pages
 
-Everything is made in one directory of its own, which becomes an object of the store by a rename: a crash before that
-leaves rubbish, never half an object. Nothing that is served or may be mapped is written to. Blocking; memory is some
-blocks a thread. Knows nothing of versions or of what is wanted.
+    a block is   the target's already (a crash came before)    left alone
+                 the base's                                    the target's once its pieces are added
+                 neither                                       DeltaError: the version must come as another object
+
+Everything is made in one directory of its own, which becomes an object of the store by a rename. A crash before that
+leaves it to be gone on with; a failure removes it. Nothing that is served or may be mapped is written to. Blocking;
+memory is some blocks a thread. Knows nothing of versions or of what is wanted; whose root it is, the caller compares.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections import deque
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
 
-from chappe.core.digest import Algorithm
 from chappe.core.manifest import LEAF_BYTES, Manifest, file_digest, snapshot_root
 from chappe.errors import CodecError, DeltaError, ManifestError, UnsafePathError
+from chappe.hop.ahead import Arriving, Base, Made
 from chappe.hop.disk import Disk, free_bytes
+from chappe.hop.filecache import FileCache
 from chappe.hop.kept import KeptManifest
 from chappe.hop.layout import ObjectLayout
 from chappe.hop.ordered import OrderedMap
-from chappe.payload.delta import BlockState, apply_block, base_bytes
-from chappe.payload.envelope import Envelope, WholeBlock, blocks_of, index_of
-from chappe.payload.plan import Block, DeltaPlan
-from chappe.payload.table import SnapshotTable
+from chappe.hop.targetfiles import TargetFiles, Work
+from chappe.hop.tiles import Tiles
+from chappe.hop.writeback import EVERY_BYTES, start_writeback
+from chappe.payload.delta import BlockState, apply_block
+from chappe.payload.envelope import BlockStream, Envelope, ReadAt
+from chappe.payload.plan import BLOCK_ELEMENTS, DeltaPlan
+from chappe.payload.table import NO_BASE, SnapshotTable
 from chappe.wire.manifest import decode_header, encode_page, object_id_of
 
 THREADS_MAX = 8  # more only helps where the disk takes several GB/s
-_READ_BYTES = 1 << 20
-_LINK_REFUSED = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
-
-
-@dataclass(frozen=True, slots=True)
-class Base:
-    """A landed version: its manifest, and the directory with its files."""
-
-    manifest: Manifest
-    path: Path
-
-
-class _Files:
-    """Files below a directory, open for reading by several threads."""
-
-    def __init__(self, path: Path, manifest: Manifest, stack: ExitStack) -> None:
-        self._fds: dict[int, int] = {}
-        for number, entry in enumerate(manifest.files):
-            fd = os.open(path / entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            stack.callback(os.close, fd)
-            self._fds[number] = fd
-
-    def read(self, file: int, offset: int, length: int) -> bytes:
-        data = os.pread(self._fds[file], length, offset)
-        while len(data) < length:
-            more = os.pread(self._fds[file], length - len(data), offset + len(data))
-            if not more:
-                raise DeltaError("a file of the version that the delta begins at is shorter than it was")
-            data += more
-        return data
-
-
-class _Cutter:
-    """Digests of equal pieces of a file whose bytes come in order, in whatever portions."""
-
-    def __init__(self, algorithm: Algorithm, step: int) -> None:
-        self._algorithm, self._step = algorithm, step
-        self._hasher = algorithm.start()
-        self._filled = 0
-        self.digests: list[bytes] = []
-
-    def feed(self, data: memoryview) -> None:
-        at = 0
-        while at < len(data):
-            take = min(self._step - self._filled, len(data) - at)
-            if take == self._step:
-                self.digests.append(self._algorithm.once(data[at : at + take]))
-            else:
-                self._hasher.update(data[at : at + take])
-                self._filled += take
-                if self._filled == self._step:
-                    self.end()
-            at += take
-
-    def end(self) -> None:
-        """The file ends here."""
-        if self._filled:
-            self.digests.append(self._hasher.digest())
-            self._hasher, self._filled = self._algorithm.start(), 0
-
-
-class _Writer:
-    """Writes the target's files in order, and takes their digests on the way."""
-
-    def __init__(self, disk: Disk, manifest: Manifest, top: Path) -> None:
-        self._disk, self._manifest, self._top = disk, manifest, top
-        self._leaves = _Cutter(manifest.algorithm, LEAF_BYTES)
-        same = manifest.chunk_bytes == LEAF_BYTES
-        self._chunks = self._leaves if same else _Cutter(manifest.algorithm, manifest.chunk_bytes)
-        self._file, self._fd = 0, -1
-        self._file_digests: list[bytes] = []
-        self._leaves_done = 0
-
-    def goto(self, file: int) -> None:
-        """Everything of the files before this one has been written."""
-        while self._file < file:
-            self._leaves.end()
-            if self._chunks is not self._leaves:
-                self._chunks.end()
-            size = self._manifest.files[self._file].size_bytes
-            leaves = self._leaves.digests[self._leaves_done :]
-            self._leaves_done = len(self._leaves.digests)
-            self._file_digests.append(file_digest(self._manifest.algorithm, size, leaves))
-            self.close()
-            self._file += 1
-
-    def write(self, file: int, data: memoryview, offset: int) -> None:
-        self.goto(file)
-        if self._fd < 0:
-            self._fd = self._disk.open(self._top / self._manifest.files[file].path, write=True)
-        self._disk.pwrite(self._fd, data, offset)
-        self.see(data)
-
-    def see(self, data: memoryview) -> None:
-        self._leaves.feed(data)
-        if self._chunks is not self._leaves:
-            self._chunks.feed(data)
-
-    def end(self) -> tuple[str, list[bytes]]:
-        """The root of what was written, and the digests of all chunks."""
-        self.goto(len(self._manifest.files))
-        root = snapshot_root(self._manifest.algorithm, self._manifest.files, self._file_digests)
-        return root, self._chunks.digests
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+_BLOCK_BYTES_MAX = 8 * BLOCK_ELEMENTS
 
 
 def target_of(envelope: Envelope) -> Manifest:
@@ -152,124 +51,157 @@ def target_of(envelope: Envelope) -> Manifest:
         raise DeltaError(f"the delta names a snapshot that cannot be: {error}") from error
 
 
-def apply_delta(
-    disk: Disk, work: ObjectLayout, envelope: Envelope, base: Base, root: str, threads: int = 0
-) -> Manifest:
-    """Make header, pages and files of the full object in `work`, whose files have exactly this root.
+def apply_delta(disk: Disk, work: ObjectLayout, arriving: Arriving, read: ReadAt, base: Base, threads: int = 0) -> Made:
+    """Make header, pages and files of the full object in `work`, going on with what a crash has left there.
 
-    Raises DeltaError when this delta and this base do not give it (another source of the version is needed), OSError.
-    `work` is removed first, and again when this fails.
+    Raises DeltaError when this delta and this base do not give what the delta says (another source of the version is
+    needed), OSError: `work` is removed then. StoreError when it was stopped: `work` is left as it is.
     """
-    disk.remove_tree(work.root)
     try:
-        return _apply(disk, work, envelope, base, root, threads)
-    except CodecError as error:
-        raise DeltaError(f"the delta cannot be applied: {error}") from error
-    except ManifestError as error:
-        raise DeltaError(f"the delta does not fit the version that it begins at: {error}") from error
+        try:
+            return _apply(disk, work, arriving, read, base, threads)
+        except CodecError as error:
+            raise DeltaError(f"the delta cannot be applied: {error}") from error
+        except ManifestError as error:
+            raise DeltaError(f"the delta does not fit the version that it begins at: {error}") from error
+    except (DeltaError, OSError):
+        with arriving.acting():
+            disk.remove_tree(work.root)
+        raise
 
 
-def _apply(disk: Disk, work: ObjectLayout, envelope: Envelope, base: Base, root: str, threads: int) -> Manifest:
+def _apply(disk: Disk, work: ObjectLayout, arriving: Arriving, read: ReadAt, base: Base, threads: int) -> Made:
+    envelope = Envelope(read, arriving.size_bytes)
     target = target_of(envelope)
     have = SnapshotTable.build(base.manifest.files, base.manifest.tensors)
     if have.digest(target.algorithm) != envelope.prologue.table:
         raise DeltaError("the version that the delta begins at has other tensors here than at the publisher")
     plan = DeltaPlan.between(have, SnapshotTable.build(target.files, target.tensors))
-    index, closing = index_of(plan, target.algorithm, envelope)
-    if closing.root != root:
-        raise DeltaError(f"the delta leads to root {closing.root}, announced is {root}")
-    _reserve(disk, work, target)
-    linked = _link(disk, work, target, base, plan.linkable_files(index.unchanged()))
-    found, chunks = _write(disk, work, target, base, plan, envelope, linked, threads)
-    if found != root:
-        raise DeltaError(f"the delta gives root {found}, announced is {root}")
+    files = TargetFiles(disk, work, target, base, plan, arriving)
+    there = files.clear()
+    free = free_bytes(work.root)
+    if target.payload_bytes - there > free:  # asked first, so as not to fill the disk only to see that it does not fit
+        raise OSError(errno.ENOSPC, f"only {free} bytes are free")
+    blocks = BlockStream(plan, target.algorithm, envelope)
+    with _Applier(disk, work, target, base, plan) as applier:
+        applier.run(blocks, files, threads or min(os.cpu_count() or 1, THREADS_MAX))
+        root, chunks = applier.digests()
+    assert blocks.closing is not None  # or there had been an error
+    if root != blocks.closing.root:
+        raise DeltaError(f"the delta gives root {root}, and says that it leads to {blocks.closing.root}")
+    with arriving.acting():
+        _keep(disk, work, target, envelope.prologue.header, chunks)
+    return Made(target, root)
+
+
+def _keep(disk: Disk, work: ObjectLayout, target: Manifest, header: bytes, chunks: list[bytes]) -> None:
+    for path in (work.header, work.pages):  # of an attempt that got as far
+        disk.unlink(path)
     kept = KeptManifest(disk, work, target.object_id)
     try:
-        kept.keep(target, envelope.prologue.header)
+        kept.keep(target, header)
         for page in range(target.pages_total):
             start, stop = target.chunks_of_page(page)
             kept.add_page(encode_page(page, chunks[start:stop]))
     finally:
         kept.close()
-    return target
 
 
-def _reserve(disk: Disk, work: ObjectLayout, target: Manifest) -> None:
-    free = free_bytes(work.root.parent)
-    if target.payload_bytes > free:  # asked first, so as not to fill the disk only to see that it does not fit
-        raise OSError(errno.ENOSPC, f"only {free} bytes are free")
-    disk.mkdir(work.files)
+class _Applier:
+    """Applies blocks in threads. Use as a context manager."""
 
+    def __init__(self, disk: Disk, work: ObjectLayout, target: Manifest, base: Base, plan: DeltaPlan) -> None:
+        sizes = [entry.size_bytes for entry in target.files]
+        self._disk, self._target, self._plan = disk, target, plan
+        self._leaves = Tiles(target.algorithm, LEAF_BYTES, sizes)
+        same = target.chunk_bytes == LEAF_BYTES
+        self._chunks = self._leaves if same else Tiles(target.algorithm, target.chunk_bytes, sizes)
+        self._base = FileCache(disk, base.path, [f.path for f in base.manifest.files], writable=False)
+        self._made = FileCache(disk, work.files, [f.path for f in target.files], writable=True)
+        self._written = 0  # since writing to the device was last begun
+        self._local = threading.local()
+        self._stack = ExitStack()
 
-def _link(disk: Disk, work: ObjectLayout, target: Manifest, base: Base, wanted: dict[int, int]) -> set[int]:
-    """Link what does not change, make room for the rest. Returns the files that are links."""
-    linked = set()
-    for number, entry in enumerate(target.files):
-        path = work.files / entry.path
-        disk.mkdir(path.parent)
-        source = wanted.get(number)
-        if source is not None:
-            try:
-                disk.link(base.path / base.manifest.files[source].path, path)
-            except OSError as error:
-                if error.errno not in _LINK_REFUSED:
-                    raise
-            else:
-                linked.add(number)
-                continue
-        disk.create(path, entry.size_bytes)
-    return linked
+    def __enter__(self) -> _Applier:
+        self._stack.callback(self._base.close)
+        self._stack.callback(self._made.close)
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
-def _write(
-    disk: Disk,
-    work: ObjectLayout,
-    target: Manifest,
-    base: Base,
-    plan: DeltaPlan,
-    envelope: Envelope,
-    linked: set[int],
-    threads: int,
-) -> tuple[str, list[bytes]]:
-    count = threads or min(os.cpu_count() or 1, THREADS_MAX)
-    writer = _Writer(disk, target, work.files)
-    with ExitStack() as stack:
-        stack.callback(writer.close)
-        files = _Files(base.path, base.manifest, stack)
+    def run(self, blocks: BlockStream, files: TargetFiles, threads: int) -> None:
+        """Ends with the first error."""
+        with ThreadPoolExecutor(threads, "chappe-apply") as pool:
+            for _ in OrderedMap(pool, 2 * threads)(self._do, _works(blocks, files)):
+                pass
 
-        def make(whole: WholeBlock) -> tuple[Block, memoryview]:
-            block = plan.block(whole.ordinal)
-            out = memoryview(bytearray(block.length))
-            read = base_bytes(plan, block, files.read)
-            state = apply_block(plan, target.algorithm, whole.ordinal, whole.digest, whole.pieces, read, out)
+    def digests(self) -> tuple[str, list[bytes]]:
+        """The root of the files, and the digests of all chunks."""
+        algorithm, files = self._target.algorithm, self._target.files
+        digests = [file_digest(algorithm, entry.size_bytes, self._leaves.of(i)) for i, entry in enumerate(files)]
+        chunks = [digest for i in range(len(files)) for digest in self._chunks.of(i)]
+        return snapshot_root(algorithm, files, digests), chunks
+
+    def _do(self, work: Work) -> None:
+        block, whole, algorithm = work.block, work.whole, self._target.algorithm
+        data = self._buffer()[: block.length]
+        if not (work.look and self._is_there(work, data)):
+            self._read_base(work, data)
+            state = apply_block(self._plan, algorithm, whole.ordinal, whole.digest, whole.pieces, data, data)
             if state is BlockState.WRONG:
                 raise DeltaError(
-                    f"block {whole.ordinal}, in {target.files[block.file].path!r}, does not come out as the "
+                    f"block {whole.ordinal}, in {self._target.files[block.file].path!r}, does not come out as the "
                     "publisher's: the version that the delta begins at is not what it was"
                 )
-            return block, out
+            if work.write:
+                self._write(work, data)
+        if work.first:
+            self._leaves.feed(block.file, block.offset, data)
+            if self._chunks is not self._leaves:
+                self._chunks.feed(block.file, block.offset, data)
 
-        pool = stack.enter_context(ThreadPoolExecutor(count, "chappe-apply"))
-        whole = blocks_of(plan, target.algorithm, envelope)
-        written = (block for block in whole if plan.block(block.ordinal).file not in linked)
-        left = deque(sorted(linked))
-        for block, out in OrderedMap(pool, 2 * count)(make, written):
-            _see_linked(writer, work, target, left, block.file)
-            writer.write(block.file, out, block.offset)
-        _see_linked(writer, work, target, left, len(target.files))
-        return writer.end()
+    def _buffer(self) -> memoryview:
+        view: memoryview | None = getattr(self._local, "view", None)
+        if view is None:
+            view = self._local.view = memoryview(bytearray(_BLOCK_BYTES_MAX))
+        return view
+
+    def _is_there(self, work: Work, data: memoryview) -> bool:
+        with self._made.fd(work.block.file) as fd:
+            _fill(fd, data, work.block.offset)
+        return self._target.algorithm.once(data) == work.whole.digest
+
+    def _read_base(self, work: Work, data: memoryview) -> None:
+        at = 0
+        for source in self._plan.sources(work.block):
+            part = data[at : at + source.length]
+            if source.file == NO_BASE:
+                part[:] = bytes(source.length)
+            else:
+                with self._base.fd(source.file) as fd:
+                    _fill(fd, part, source.offset)
+            at += source.length
+
+    def _write(self, work: Work, data: memoryview) -> None:
+        with self._made.fd(work.block.file) as fd:
+            self._disk.pwrite(fd, data, work.block.offset)
+            self._written += len(data)  # by several threads: a rough number is enough
+            if self._written >= EVERY_BYTES:
+                self._written = 0
+                start_writeback(fd)
 
 
-def _see_linked(writer: _Writer, work: ObjectLayout, target: Manifest, left: deque[int], before: int) -> None:
-    """The digests of linked files up to here: their bytes are proven like all others."""
-    while left and left[0] < before:
-        number = left.popleft()
-        writer.goto(number)
-        fd = os.open(work.files / target.files[number].path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            offset = 0
-            while data := os.pread(fd, _READ_BYTES, offset):
-                writer.see(memoryview(data))
-                offset += len(data)
-        finally:
-            os.close(fd)
+def _works(blocks: BlockStream, files: TargetFiles) -> Iterator[Work]:
+    for whole in blocks:
+        yield from files.take(whole)
+    yield from files.end()
+
+
+def _fill(fd: int, data: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(data):
+        got = os.preadv(fd, [data[done:]], offset + done)
+        if got == 0:
+            raise DeltaError("a file of the version that the delta begins at is shorter than it was")
+        done += got

@@ -16,6 +16,8 @@ from pathlib import Path
 from chappe.core.events import Holding
 from chappe.errors import DeltaError, RootMismatchError, StoreError, VersionConflictError
 from chappe.hop import identity, landing, retention
+from chappe.hop.ahead import Ahead, Appliers, Base
+from chappe.hop.becoming import become_full
 from chappe.hop.disk import Disk, store_error
 from chappe.hop.layout import StoreLayout
 from chappe.hop.objects import StoredObject
@@ -42,7 +44,7 @@ class Store:
         self._landing = threading.Lock()  # one landing at a time
         self._claim = threading.Lock()  # between retention and the start of a landing
         self._landing_version: int | None = None
-        self._base_version: int | None = None  # what a delta is being applied to
+        self._appliers = Appliers(disk)
 
     @classmethod
     def open(cls, path: Path, disk: Disk | None = None) -> Store:
@@ -134,6 +136,7 @@ class Store:
             self._drop(object_id)
 
     def _drop(self, object_id: str) -> None:
+        self._appliers.stop(object_id)
         self._objects.pop(object_id).drop()
         try:
             set_aside(self._disk, self.layout, object_id)
@@ -181,7 +184,7 @@ class Store:
         with self._claim:
             for held in list(self._objects.values()):
                 held.busy = False
-            self._landing_version = self._base_version = None
+            self._landing_version = None
 
     def _land(self, held: StoredObject, record: LandingRecord) -> StoredObject:
         """What has landed: the object itself, or the full one that a delta led to."""
@@ -219,18 +222,44 @@ class Store:
             return self._objects_of(record.version)[0]
         if not held.ledger.complete:
             raise StoreError(f"object {held.object_id} is not complete")
+        ahead = self._appliers.get(held.object_id)
+        if ahead is not None:
+            ahead.advance()
+            try:
+                return self._become_full(held, ahead, record)
+            except (DeltaError, OSError):  # perhaps there was no room then, or a chunk that has been mended since
+                self._appliers.forget(held.object_id)
         with self._claim:
-            begins = [s for s in self.versions() if s.root == held.base_root]
-            if not begins:
-                raise DeltaError(f"the version with root {held.base_root}, at which the delta begins, is not here")
-            self._base_version = begins[-1].version
-        base = self._objects[begins[-1].object_id].manifest
-        assert base is not None  # it has landed
-        # With numpy: a fifth of a relay's memory and of its start, and a relay that is sent no delta needs neither.
-        from chappe.hop.applying import Base
-        from chappe.hop.becoming import become_full
+            ahead = self._appliers.begin(held, self._base_of(held))
+        return self._become_full(held, ahead, record)
 
-        return become_full(self, self._disk, held, Base(base, begins[-1].path), record)
+    def _become_full(self, held: StoredObject, ahead: Ahead, record: LandingRecord) -> StoredObject:
+        try:
+            return become_full(self, self._disk, held, ahead, record)
+        finally:
+            self._appliers.forget(held.object_id)
+
+    def _base_of(self, delta: StoredObject) -> Base:
+        begins = [snapshot for snapshot in self.versions() if snapshot.root == delta.base_root]
+        if not begins:
+            raise DeltaError(f"the version with root {delta.base_root}, at which the delta begins, is not here")
+        manifest = self._objects[begins[-1].object_id].manifest
+        assert manifest is not None  # it has landed
+        return Base(begins[-1].version, manifest, begins[-1].path)
+
+    def apply_ahead(self, held: StoredObject) -> bool:
+        """Go on with applying a delta, as far as it is here. False when that has ended, or has to wait for `land`.
+
+        On the event loop. Raises DeltaError when the base is not here. What fails is told by `land`, which tries again.
+        """
+        with self._claim:
+            ahead = self._appliers.get(held.object_id)
+            if ahead is None:
+                if held.busy or held.state is SourceState.DROPPED or not held.ledger.held:
+                    return not held.busy and held.state is SourceState.OPEN
+                ahead = self._appliers.begin(held, self._base_of(held))
+        ahead.advance()
+        return not ahead.failed
 
     def take_in(self, made: Path, object_id: str, record: LandingRecord) -> StoredObject:
         """From a landing: a directory with header, pages and all files, of this root, becomes a landed object."""
@@ -340,8 +369,7 @@ class Store:
         return gone
 
     def _held_versions(self) -> list[int]:
-        bases = [] if self._base_version is None else [self._base_version]
-        return bases + [version for version, readers in self._readers.items() if readers]
+        return self._appliers.bases() + [version for version, readers in self._readers.items() if readers]
 
     def empty_trash(self) -> None:
         """Blocking: delete what retention has put there. Raises OSError."""
@@ -351,7 +379,8 @@ class Store:
     # ---- the end ----
 
     def close(self) -> None:
-        """Write the last claims, close everything, give up the lock."""
+        """Write the last claims, close everything, give up the lock. Waits for a block that is being applied."""
+        self._appliers.close()
         for held in self._objects.values():
             held.finish()
         self._write_behind.close()

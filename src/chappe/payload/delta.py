@@ -129,8 +129,9 @@ def apply_block(
     """Make the final bytes of a block in `out`, and prove them while they are in cache.
 
     `pieces` are all pieces of the block in order, or none when it does not change; `base` is `base_bytes`; `digest` is
-    the chunk's. With `check_present` (after a restart) `out` holds what the target file has there, and is left alone
-    when that is right. WRONG says that the base is not what it should be: `out` is then undefined.
+    the chunk's. `base` may be `out` itself: it is then changed in place. With `check_present` (after a restart) `out`
+    holds what the target file has there, and is left alone when that is right. WRONG says that the base is not what it
+    should be: `out` is then undefined.
     Raises CodecError for pieces that no encoder makes.
     """
     block = plan.block(ordinal)
@@ -142,13 +143,15 @@ def apply_block(
         raise CodecError(f"the pieces of block {ordinal} do not fit together")
     if check_present and algorithm.once(out) == digest:
         return BlockState.PRESENT
-    new, old = elements_of(out, block.width), None if base is None else elements_of(base, block.width)
+    new = elements_of(out, block.width)
+    old = None if base is None else new if base is out else elements_of(base, block.width)
     hasher = algorithm.start()
     if not pieces:
         copy_elements(old, new, hasher)
     for piece in pieces:
         start, stop = piece.bounds
-        decode(piece).add_to(None if old is None else old[start:stop], new[start:stop], hasher)
+        part = new[start:stop]
+        decode(piece).add_to(None if old is None else part if old is new else old[start:stop], part, hasher)
     return BlockState.APPLIED if hasher.digest() == digest else BlockState.WRONG
 
 

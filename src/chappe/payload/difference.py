@@ -111,7 +111,8 @@ def copy_elements(base: Elements | None, out: Elements, hasher: Hasher) -> None:
     """What `Difference.add_to` does where nothing changes."""
     for start in range(0, out.size, SLICE_ELEMENTS):
         part = out[start : start + SLICE_ELEMENTS]
-        part[:] = 0 if base is None else base[start : start + SLICE_ELEMENTS]
+        if base is not out:
+            part[:] = 0 if base is None else base[start : start + SLICE_ELEMENTS]
         _feed(hasher, part)
 
 

@@ -21,8 +21,7 @@ import zstandard
 from chappe.core.digest import Algorithm
 from chappe.errors import CodecError
 from chappe.payload.blocks import Piece
-from chappe.payload.container import PARSED_BYTES_MAX, ROOT_BYTES_MAX, Closing, parse_chunk
-from chappe.payload.index import Index
+from chappe.payload.container import PARSED_BYTES_MAX, ROOT_BYTES_MAX, Closing, DataChunk, parse_chunk
 from chappe.payload.plan import DeltaPlan
 from chappe.payload.planes import Buffer, Reader, put_varint
 
@@ -32,9 +31,11 @@ PROLOGUE_BYTES_MAX = 129 << 20
 PACKED_BYTES_MAX = 32 << 20
 _DIGEST_BYTES_MAX = 64
 _VARINT_BYTES = 10
+_HELD_SHARE_MAX, _HELD_BYTES_MIN = 2, 1 << 16
+"""A block's pieces are hardly longer than the block: what is held until the last one has come is bounded by this."""
 
 ReadAt: TypeAlias = Callable[[int, int], Buffer]
-"""(offset, length) to bytes of the file, fewer only at its end."""
+"""(offset, length) to bytes of the file, fewer only at its end. May wait for them to arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,47 +132,60 @@ class WholeBlock:
     pieces: tuple[Piece, ...]
 
 
-def index_of(plan: DeltaPlan, algorithm: Algorithm, envelope: Envelope) -> tuple[Index, Closing]:
-    """Read every chunk once: what changes, and that it is all there. Raises CodecError when it is not."""
-    index = Index(plan)
-    closing: Closing | None = None
-    for number, data in enumerate(envelope.chunks()):
-        if closing is not None:
-            raise CodecError("a delta goes on behind its closing chunk")
-        chunk = parse_chunk(plan, algorithm, data)
-        if isinstance(chunk, Closing):
-            closing = chunk
-        else:
-            index.add(number, chunk)
-    if closing is None:
-        raise CodecError("a delta without its closing chunk")
-    index.prove(closing, algorithm)
-    return index, closing
+class BlockStream:
+    """All blocks of a delta in order, each as soon as its last piece is read: once, and from a file that still grows.
 
-
-def blocks_of(plan: DeltaPlan, algorithm: Algorithm, envelope: Envelope) -> Iterator[WholeBlock]:
-    """All blocks in order, each as soon as its last piece is read. For an envelope that `index_of` has proven.
-
-    Holds the pieces of one block. Raises CodecError when the chunks are not in the order in which they are written.
+    Holds the pieces of one block. Raises CodecError when the chunks are not in the order in which they are written,
+    when something is missing, or when the closing chunk commits to other blocks.
     """
-    due = 0
-    digest = b""
-    pieces: list[Piece] = []
-    for data in envelope.chunks():
-        chunk = parse_chunk(plan, algorithm, data)
-        if isinstance(chunk, Closing):
-            break
+
+    def __init__(self, plan: DeltaPlan, algorithm: Algorithm, envelope: Envelope) -> None:
+        self._plan, self._algorithm, self._envelope = plan, algorithm, envelope
+        self._content = algorithm.start()
+        self._due = 0
+        self._pieces: list[Piece] = []
+        self._digest = b""
+        self._held_bytes = 0
+        self.closing: Closing | None = None
+        """Once all blocks have been read."""
+
+    def __iter__(self) -> Iterator[WholeBlock]:
+        for data in self._envelope.chunks():
+            if self.closing is not None:
+                raise CodecError("a delta goes on behind its closing chunk")
+            chunk = parse_chunk(self._plan, self._algorithm, data)
+            if isinstance(chunk, Closing):
+                self._close(chunk)
+            else:
+                yield from self._take(chunk)
+        if self.closing is None:
+            raise CodecError("a delta without its closing chunk")
+
+    def _take(self, chunk: DataChunk) -> Iterator[WholeBlock]:
         of: dict[int, list[Piece]] = {}
         for record in chunk.records:
             of.setdefault(record.ordinal, []).append(record.piece)
         for ordinal in range(chunk.first, chunk.stop):
-            if ordinal != due or (pieces and digest != chunk.digest_of(ordinal)):
-                raise CodecError(f"block {ordinal} of a delta where {due} was due")
-            digest = chunk.digest_of(ordinal)
-            pieces += of.get(ordinal, ())
-            if pieces and len(pieces) < 1 << pieces[0].log2:
+            if ordinal != self._due or (self._pieces and self._digest != chunk.digest_of(ordinal)):
+                raise CodecError(f"block {ordinal} of a delta where {self._due} was due")
+            self._digest = chunk.digest_of(ordinal)
+            for piece in of.get(ordinal, ()):
+                self._hold(ordinal, piece)
+            if self._pieces and len(self._pieces) < 1 << self._pieces[0].log2:
                 continue  # the rest of it is in the next chunk
-            yield WholeBlock(ordinal, digest, tuple(pieces))
-            due, pieces = due + 1, []
-    if due != plan.blocks_total or pieces:
-        raise CodecError(f"a delta of {due} blocks for a snapshot of {plan.blocks_total}")
+            self._content.update(self._digest)
+            yield WholeBlock(ordinal, self._digest, tuple(self._pieces))
+            self._due, self._pieces, self._held_bytes = self._due + 1, [], 0
+
+    def _hold(self, ordinal: int, piece: Piece) -> None:
+        self._held_bytes += sum(len(data) for _, data, _ in piece.planes)
+        if self._held_bytes > _HELD_SHARE_MAX * self._plan.block(ordinal).length + _HELD_BYTES_MIN:
+            raise CodecError(f"the pieces of block {ordinal} are longer than any encoder makes them")
+        self._pieces.append(piece)
+
+    def _close(self, closing: Closing) -> None:
+        if self._due != self._plan.blocks_total or self._pieces:
+            raise CodecError(f"a delta of {self._due} blocks for a snapshot of {self._plan.blocks_total}")
+        if self._content.digest() != closing.content:
+            raise CodecError("the blocks of a delta are not those that its closing chunk names")
+        self.closing = closing

@@ -55,7 +55,7 @@ class Index:
         return sorted(self._chunks.get(ordinal, ()))
 
     def unchanged(self) -> list[bool]:
-        """For `DeltaPlan.linkable_files`, once all chunks are here."""
+        """For each block, once all chunks are here: none of them changes it."""
         return [ordinal not in self._chunks for ordinal in range(len(self._digests))]
 
     def prove(self, closing: Closing, algorithm: Algorithm) -> None:

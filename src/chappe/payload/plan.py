@@ -10,7 +10,6 @@ follows from the target's table alone: two deltas to the same target have the sa
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -160,29 +159,6 @@ class DeltaPlan:
             else:
                 sources.append(source)
         return sources
-
-    def linkable_files(self, unchanged: Sequence[bool]) -> dict[int, int]:
-        """Target files that are a base file byte for byte: to be linked or reflinked, not written.
-
-        `unchanged` says for each block that no chunk changes it; it is known when all chunks are here.
-        """
-        links: dict[int, int | None] = {
-            number: NO_BASE if file.size_bytes else None for number, file in enumerate(self.target.files)
-        }
-        for ordinal in range(self.blocks_total):
-            block = self.block(ordinal)
-            sources = self.sources(block)
-            whole = len(sources) == 1 and sources[0].offset == block.offset and sources[0].file != NO_BASE
-            seen = links[block.file]
-            if not unchanged[ordinal] or not whole or seen not in (NO_BASE, sources[0].file):
-                links[block.file] = None
-            else:
-                links[block.file] = sources[0].file
-        return {
-            target: base
-            for target, base in links.items()
-            if base is not None and self.base.files[base].size_bytes == self.target.files[target].size_bytes
-        }
 
 
 def _continues(last: Region, region: Region) -> bool:

@@ -1,0 +1,196 @@
+"""Applies a delta while it still arrives: the shell around `chappe.hop.applying`, one thread for each delta.
+
+    header ──▶ base is here? ──▶ thread: reads the delta as far as it is here, waits for more ──▶ Made
+    chunks ──▶ advance ─────────────────┘                        landing: all is here ──▶ wait ──┘
+
+Children are served from the ledger whatever happens here. What fails while the delta arrives is tried once more when it
+lands. Without numpy: a relay that is sent no delta needs none, and the thread imports it when it begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from chappe.core.manifest import Manifest
+from chappe.errors import StoreError
+from chappe.hop.disk import Disk
+from chappe.hop.objects import StoredObject
+from chappe.hop.source import SourceState
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A landed version: its manifest, and the directory with its files."""
+
+    version: int
+    manifest: Manifest
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The full object's manifest, and the root of the files as they were written."""
+
+    target: Manifest
+    root: str
+
+
+class Arriving:
+    """The bytes of a delta from its beginning on, for one reader: it waits for what has not come. From any thread."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self._here = 0
+        self._stopped = False
+        self._changed = threading.Condition()
+        self._acting = threading.Lock()
+
+    def advance(self, here: int) -> None:
+        """So many bytes from the beginning are here. It may be fewer than before: a chunk has rotted."""
+        with self._changed:
+            self._here = here
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Nobody wants it any more: the reader is told, and nothing is created from now on."""
+        with self._acting, self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def wait(self, stop: int) -> None:
+        """Return when the bytes before `stop` are here. Raises StoreError when they are not wanted any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._here >= min(stop, self.size_bytes))
+            self._refuse_if_stopped()
+
+    @contextlib.contextmanager
+    def acting(self) -> Iterator[None]:
+        """For what makes names on the disk: `stop` waits for its end. Raises StoreError when it has been stopped."""
+        with self._acting:
+            self._refuse_if_stopped()
+            yield
+
+    def _refuse_if_stopped(self) -> None:
+        if self._stopped:
+            raise StoreError("the delta is not wanted any more")
+
+
+class Ahead:
+    """One delta being applied to its base. `advance`, `stop` and `wait` from any thread."""
+
+    def __init__(self, disk: Disk, delta: StoredObject, base: Base, size_bytes: int) -> None:
+        self.base = base
+        self.arriving = Arriving(size_bytes)
+        self._disk, self._delta = disk, delta
+        self._made: Future[Made] = Future()
+        # A daemon: one that waits for chunks that nobody sends must not hold up the end of the process.
+        threading.Thread(target=self._run, name="chappe-ahead", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            made = self._make()
+        except BaseException as error:  # noqa: BLE001  carried to whoever waits
+            self._made.set_exception(error)
+        else:
+            self._made.set_result(made)
+
+    def _make(self) -> Made:
+        from chappe.hop.applying import apply_delta
+
+        with self._delta.open_delta() as (read, _):
+
+            def read_at(offset: int, length: int) -> bytes:
+                self.arriving.wait(offset + length)
+                return read(offset, length)
+
+            return apply_delta(self._disk, self._delta.work, self.arriving, read_at, self.base)
+
+    def advance(self) -> None:
+        """As far as the ledger says."""
+        held, total = self._delta.ledger.held.ranges(), self._delta.ledger.total
+        here = held[0][1] if held and held[0][0] == 0 else 0
+        manifest = self._delta.manifest
+        assert manifest is not None  # there is a ledger
+        self.arriving.advance(self.arriving.size_bytes if here == total else here * manifest.chunk_bytes)
+
+    def wait(self) -> Made:
+        """Blocking. Raises DeltaError, OSError; StoreError after `stop`."""
+        return self._made.result()
+
+    @property
+    def done(self) -> bool:
+        return self._made.done()
+
+    @property
+    def failed(self) -> bool:
+        return self._made.done() and self._made.exception() is not None
+
+    def end(self) -> None:
+        """Stop, and return when the thread has."""
+        self.arriving.stop()
+        self._made.exception()
+
+
+class Appliers:
+    """All deltas of a store that are being applied. The caller sees to it that a base is not removed meanwhile."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._of: dict[str, Ahead] = {}
+
+    def get(self, object_id: str) -> Ahead | None:
+        return self._of.get(object_id)
+
+    def begin(self, delta: StoredObject, base: Base) -> Ahead:
+        """For a delta with a header."""
+        manifest = delta.manifest
+        assert manifest is not None
+        ahead = self._of[delta.object_id] = Ahead(self._disk, delta, base, manifest.payload_bytes)
+        ahead.advance()
+        return ahead
+
+    def stop(self, object_id: str) -> None:
+        """Its directory may be moved away from now on."""
+        ahead = self._of.pop(object_id, None)
+        if ahead is not None:
+            ahead.arriving.stop()
+
+    def forget(self, object_id: str) -> None:
+        self._of.pop(object_id, None)
+
+    def bases(self) -> list[int]:
+        """Versions that are being read."""
+        return [ahead.base.version for ahead in list(self._of.values())]
+
+    def close(self) -> None:
+        """What is half made is gone on with by the next process."""
+        while self._of:
+            self._of.popitem()[1].end()
+
+
+class AppliesAhead(Protocol):
+    """The store."""
+
+    def apply_ahead(self, held: StoredObject) -> bool: ...
+
+
+async def follow(store: AppliesAhead, held: StoredObject, log: Callable[[str], None]) -> None:
+    """Have a delta applied as it arrives, until all of it is here, or it is dropped. A full object needs nothing."""
+    while held.state is SourceState.OPEN and (held.manifest is None or held.delta):
+        seen = held.signal.count
+        if held.delta:
+            try:
+                if not store.apply_ahead(held):
+                    return
+            except StoreError as error:
+                log(str(error))
+                return
+            if held.ledger.complete:
+                return
+        await held.signal.wait(seen)

@@ -1,0 +1,165 @@
+"""The files that a delta leads to, while they are made: what is linked, what is written, and how far.
+
+    nothing of the file has changed so far ──▶ blocks are only looked at ──▶ end of file: a link to the base's
+        │ a block changes                                                       └─ no links here: as below
+        ▼ new file (a clone of the base's, where the file system can and much is the same), what was passed over is
+          written, then every block as it comes
+
+A crash leaves files of the right size with whatever got into them: each block of such a file is looked at first, and
+left alone when it is the target's. Only a file that has this one name is ever written to: what is served, or may be
+mapped, has another. Used by one thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chappe.core.manifest import Manifest
+from chappe.hop.ahead import Arriving, Base
+from chappe.hop.disk import Disk, files_below
+from chappe.hop.layout import ObjectLayout
+from chappe.payload.envelope import WholeBlock
+from chappe.payload.plan import Block, DeltaPlan
+from chappe.payload.table import NO_BASE
+
+CLONE_BYTES_MIN = 8 << 20
+"""A file of which so much has not changed is cloned: less, and every page of the clone is likely to be replaced."""
+_LINK_REFUSED = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be done with a block. `look`: at what a crash left there, first. `first`: nobody has hashed it yet."""
+
+    whole: WholeBlock
+    block: Block
+    write: bool
+    look: bool = False
+    first: bool = True
+
+
+@dataclass(slots=True)
+class _Same:
+    """A file that is the base's so far. `source` is the base's file, `passed` what was only looked at."""
+
+    source: int
+    passed: list[WholeBlock] = field(default_factory=list)
+    passed_bytes: int = 0
+
+
+class TargetFiles:
+    def __init__(
+        self, disk: Disk, work: ObjectLayout, target: Manifest, base: Base, plan: DeltaPlan, arriving: Arriving
+    ) -> None:
+        self._disk, self._top, self._target, self._base = disk, work.files, target, base
+        self._plan, self._arriving = plan, arriving
+        self._file = -1
+        self._same: _Same | None = None  # of the file at hand, until it is written
+        self._left = self._cloned = False  # the file at hand was there before us; holds the base's bytes
+
+    def clear(self) -> int:
+        """Take away what is not the target's, and tell how many bytes of the rest are there already."""
+        names = {self._top / entry.path for entry in self._target.files}
+        there = 0
+        with self._arriving.acting():
+            self._disk.mkdir(self._top)
+            for path in files_below(self._top)[0]:
+                if path in names:
+                    at = path.lstat()
+                    there += min(at.st_blocks * 512, at.st_size) if at.st_nlink == 1 else at.st_size
+                else:
+                    self._disk.unlink(path)
+        return there
+
+    def take(self, whole: WholeBlock) -> Iterator[Work]:
+        """What a block asks for; blocks come in order."""
+        block = self._plan.block(whole.ordinal)
+        yield from self._goto(block.file)
+        if self._same is not None:
+            if self._is_same(self._same, block, whole):
+                self._same.passed.append(whole)
+                self._same.passed_bytes += block.length
+                yield Work(whole, block, write=False)
+                return
+            yield from self._begin_writing()
+        unchanged = self._cloned and self._in_place(block, whole) is not None
+        yield Work(whole, block, write=not unchanged, look=self._left)
+
+    def end(self) -> Iterator[Work]:
+        """After the last block."""
+        yield from self._goto(len(self._target.files))
+
+    def _goto(self, file: int) -> Iterator[Work]:
+        while self._file < file:
+            if self._same is not None and not self._linked(self._same):
+                yield from self._begin_writing()
+            self._file += 1
+            self._same, self._left, self._cloned = _Same(NO_BASE), False, False
+
+    def _is_same(self, same: _Same, block: Block, whole: WholeBlock) -> bool:
+        source = self._in_place(block, whole)
+        if source is None or same.source not in (NO_BASE, source):
+            return False
+        same.source = source
+        return True
+
+    def _in_place(self, block: Block, whole: WholeBlock) -> int | None:
+        """The base's file that has this block, unchanged and at this place, in as long a file."""
+        sources = [] if whole.pieces else self._plan.sources(block)
+        if len(sources) != 1 or sources[0].file == NO_BASE or sources[0].offset != block.offset:
+            return None
+        sizes = self._base.manifest.files[sources[0].file].size_bytes, self._target.files[block.file].size_bytes
+        return sources[0].file if sizes[0] == sizes[1] else None
+
+    def _path(self) -> Path:
+        return self._top / self._target.files[self._file].path
+
+    def _source_path(self, same: _Same) -> Path:
+        return self._base.path / self._base.manifest.files[same.source].path
+
+    def _linked(self, same: _Same) -> bool:
+        if same.source == NO_BASE:  # an empty file
+            return False
+        source, path = self._source_path(same), self._path()
+        with self._arriving.acting():
+            self._disk.mkdir(path.parent)
+            try:
+                if not path.exists() or not path.samefile(source):
+                    self._disk.unlink(path)
+                    self._disk.link(source, path)
+            except OSError as error:
+                if error.errno not in _LINK_REFUSED:
+                    raise
+                return False
+        return True
+
+    def _begin_writing(self) -> Iterator[Work]:
+        same, self._same = self._same, None
+        assert same is not None
+        path, size_bytes = self._path(), self._target.files[self._file].size_bytes
+        with self._arriving.acting():
+            self._disk.mkdir(path.parent)
+            self._left = _may_be_written(path, size_bytes)
+            if not self._left:
+                self._disk.unlink(path)
+                if same.passed_bytes >= CLONE_BYTES_MIN:
+                    self._cloned = self._disk.clone(self._source_path(same), path)
+                if not self._cloned:
+                    self._disk.create(path, size_bytes)
+        if not self._cloned:
+            for whole in same.passed:
+                yield Work(whole, self._plan.block(whole.ordinal), write=True, look=self._left, first=False)
+
+
+def _may_be_written(path: Path, size_bytes: int) -> bool:
+    """An earlier attempt's: a file of this size with no other name, which has not been sealed."""
+    try:
+        at = path.lstat()
+    except FileNotFoundError:
+        return False
+    ours = stat.S_ISREG(at.st_mode) and at.st_nlink == 1 and bool(at.st_mode & stat.S_IWUSR)
+    return ours and at.st_size == size_bytes
