@@ -482,6 +482,8 @@ async def test_nobody_at_the_address_is_said_on_open() -> None:
         ({"until": 1.1}, "until=1.1"),
         ({"topology": "ring"}, "'ring'"),
         ({"chains": -1}, "chains=-1"),
+        ({"t_train_s": 0.0}, "t_train_s=0.0"),
+        ({"t_train_s": float("nan")}, "t_train_s=nan"),
     ],
 )
 async def test_nonsense_is_refused_before_anything_is_sent(

@@ -39,6 +39,7 @@ Source = str | os.PathLike[str] | Tensors
 PAYLOADS = ("auto", "full", "delta")
 TOPOLOGIES = {"chains": pb.TOPOLOGY_CHAINS, "star": pb.TOPOLOGY_STAR}
 CLOSE_TIMEOUT_S = 3.0
+T_TRAIN_S_MAX = 1e6
 
 
 class AsyncPublisher:
@@ -162,6 +163,7 @@ class AsyncPublisher:
         until: float = 1.0,
         topology: str = "chains",
         chains: int = 0,
+        t_train_s: float | None = None,
     ) -> AsyncPublication:
         """Start a publication, and return when `source` may be left alone.
 
@@ -170,6 +172,8 @@ class AsyncPublisher:
         as this returns. `version` None takes the next one; `chains` 0 leaves their number to the planner.
         `payload` auto sends a delta to the workers that hold what was published last, where it is kept here and that
         saves bytes, and the full snapshot to all others; `delta` fails where not all can take one.
+        `t_train_s` tells the coordinator what a training step takes now; without it that is measured from the times
+        between publications, with whatever the learner waited in them.
 
         Raises SnapshotError for what is not a snapshot, UsageError. Everything later comes out of the publication.
         """
@@ -183,6 +187,7 @@ class AsyncPublisher:
             chains=_checked_chains(chains),
             object_id=uuid4().hex,
             payload=_checked_payload(payload),
+            t_train_s=_checked_t_train(t_train_s),
         )
         snapshot, spool = await self._take(source)
         base = await self._base_for(request, node.session.run, snapshot)
@@ -325,12 +330,21 @@ class Publisher:
         until: float = 1.0,
         topology: str = "chains",
         chains: int = 0,
+        t_train_s: float | None = None,
     ) -> Publication:
         """As `AsyncPublisher.publish`."""
         if isinstance(source, Mapping):
             settle_devices()  # of the thread that computed them
         publication = self._thread.run(
-            self._publisher.publish(source, version, payload=payload, until=until, topology=topology, chains=chains)
+            self._publisher.publish(
+                source,
+                version,
+                payload=payload,
+                until=until,
+                topology=topology,
+                chains=chains,
+                t_train_s=t_train_s,
+            )
         )
         return Publication(publication, self._thread)
 
@@ -364,6 +378,12 @@ def _checked_topology(topology: str) -> pb.Topology:
     if topology not in TOPOLOGIES:
         raise UsageError(f"topology={topology!r} is not one of {', '.join(TOPOLOGIES)}")
     return TOPOLOGIES[topology]
+
+
+def _checked_t_train(t_train_s: float | None) -> float:
+    if t_train_s is not None and not 0 < t_train_s <= T_TRAIN_S_MAX:
+        raise UsageError(f"t_train_s={t_train_s!r}: give the seconds of a training step, more than zero")
+    return t_train_s or 0.0
 
 
 def _checked_chains(chains: int) -> int:

@@ -172,6 +172,16 @@ JOIN_CASES = [
         pb.JoinRequest(probe_result=pb.ProbeResult(order="probe-7", error="x" * 3000)),
         events.ProbeEnded("o1", 8, "probe-7", None, None, 0.0, "x" * 2000),
     ),
+    (
+        RELAY,
+        pb.JoinRequest(rollouts=pb.RolloutRate(rollouts_per_second=0.33)),
+        events.RolloutsReported("w1", 7, 0.33),
+    ),
+    (
+        ORIGIN,
+        pb.JoinRequest(learner=pb.LearnerProgress(version=9, admitted=40, discarded=2)),
+        events.LearnerMoved("o1", 8, 9, 40, 2),
+    ),
     (RELAY, pb.JoinRequest(leaving=pb.Leaving()), events.LeaveRequested("w1", 7)),
     (
         ORIGIN,
@@ -235,6 +245,11 @@ def test_a_node_may_declare_that_it_cannot_be_dialled() -> None:
         (ORIGIN, JOIN_CASES[3][1], "origin origin may not send 'parent_connected'"),
         (RELAY, pb.JoinRequest(parent_lost=pb.ParentLost(object_id=OBJECT, parent="p", reason="mood")), "'mood'"),
         (ORIGIN, pb.JoinRequest(offer=pb.Offer(object_id=OBJECT)), "kind 0"),
+        (RELAY, pb.JoinRequest(rollouts=pb.RolloutRate(rollouts_per_second=-1)), "zero or more"),
+        (RELAY, pb.JoinRequest(rollouts=pb.RolloutRate(rollouts_per_second=float("nan"))), "zero or more"),
+        (ORIGIN, pb.JoinRequest(rollouts=pb.RolloutRate(rollouts_per_second=1)), "may not send 'rollouts'"),
+        (RELAY, pb.JoinRequest(learner=pb.LearnerProgress(version=1)), "may not send 'learner'"),
+        (ORIGIN, pb.JoinRequest(learner=pb.LearnerProgress(version=1 << 63)), "out of range"),
         (RELAY, report(peer="w2", bytes_per_s=float("inf"), busy_s=1), "is not a rate"),
         (RELAY, report(peer="w2", bytes_per_s=-1, busy_s=1), "is not a rate"),
         (RELAY, report(peer="w2", bytes_per_s=1e15, busy_s=1), "is not a rate"),
@@ -255,7 +270,14 @@ def test_publish_defaults_and_bounds() -> None:
     assert codec.decode_publish(request, 3) == events.PublishRequested(
         3, "o1", OBJECT, 0, 1.0, events.Topology.CHAINS, 0, 5, 0.25
     )
-    for field, value in [("until", 0.0), ("until", 1.5), ("until", float("nan")), ("elapsed_s", -1.0), ("topology", 7)]:
+    for field, value in [
+        ("until", 0.0),
+        ("until", 1.5),
+        ("until", float("nan")),
+        ("elapsed_s", -1.0),
+        ("topology", 7),
+        ("t_train_s", -1),
+    ]:
         broken = pb.PublishRequest()
         broken.CopyFrom(request)
         setattr(broken, field, value)

@@ -118,6 +118,21 @@ class _OptionsFromEnv(cyclopts.config.Env):
         super().__call__(app, commands, options)
 
 
+SECTIONS = {"training": "coordinator"}
+"""Tables of a file that belong to a command, beside the one that bears its name."""
+
+
+class _TomlFile(cyclopts.config.Toml):
+    """The keys of a section are the command's, as if they stood in its own table."""
+
+    def _load_config(self, path: Path) -> dict[str, Any]:
+        document: dict[str, Any] = super()._load_config(path)
+        for section, command in SECTIONS.items():
+            if section in document:
+                document[command] = {**document.get(command, {}), **document.pop(section)}
+        return document
+
+
 def _take_option(arguments: list[str], flag: str) -> str | None:
     """Remove `flag VALUE` or `flag=VALUE` from the arguments and return the value."""
     for i, argument in enumerate(arguments):
@@ -171,7 +186,7 @@ def _run(app: cyclopts.App, rest: list[str], env_prefix: str) -> int:
         sources: list[Any] = [_OptionsFromEnv(env_prefix, command=False)]
         if config is not None:
             _check_config(app, Path(config))
-            sources.append(cyclopts.config.Toml(config, must_exist=True))
+            sources.append(_TomlFile(config, must_exist=True))
         app.config = tuple(sources)
         result = app(rest, exit_on_error=False, print_error=False, verbose=False, result_action="return_value")
     except cyclopts.CycloptsError as error:
@@ -196,6 +211,14 @@ def _check_config(app: cyclopts.App, path: Path) -> None:
     except (OSError, ValueError) as error:
         raise ConfigError(f"--config {path}: {error}") from error
     commands = [name for name in app if not name.startswith("-")]
+    for section, command in SECTIONS.items():
+        if command not in commands or section not in document:
+            continue
+        if not isinstance(document[section], dict):
+            raise ConfigError(f"--config {path}: {section!r} is a table: [{section}]")
+        twice = set(document.pop(section)) & set(document.get(command, {}))
+        if twice:
+            raise ConfigError(f"--config {path}: {min(twice)!r} stands in [{section}] and in [{command}]: remove one")
     for key in document if commands else ():
         if key not in commands:
             raise ConfigError(

@@ -101,7 +101,40 @@ def _screen(json: bool) -> Iterator[Callable[[pb.Status], None]]:
 
 
 def render(answer: pb.Status) -> RenderableType:
-    return Group(f"run {answer.run}", _origins(answer), _relays(answer), _publications(answer))
+    parts = [f"run {answer.run}", _origins(answer)]
+    if answer.HasField("training"):
+        parts.append(_training(answer.training))
+    return Group(*parts, _relays(answer), _publications(answer))
+
+
+_WARNINGS = ("drifting", "thin", "short", "infeasible")
+
+
+def _training(t: pb.TrainingStatus) -> str:
+    """One line of figures, one that says what they mean."""
+
+    def known(name: str, show: Callable[[float], str]) -> str:
+        return show(getattr(t, name)) if t.HasField(name) else "unknown"
+
+    def rate(value: float) -> str:
+        return f"{value:.4g} rollouts/s"
+
+    tail = f" (all {format_duration(t.tail_s)})" if t.HasField("tail_s") and t.fraction < 1 else ""
+    figures = [
+        f"kappa {t.kappa}, R {t.batch:g}",
+        f"T_train {known('t_train_s', format_duration)}",
+        f"T_bcast({t.fraction:g}) {known('t_bcast_s', format_duration)}{tail}",
+        f"slack {known('slack_s', _signed)}",
+        f"required {known('required_rollouts_per_s', rate)}",
+        f"pool {known('pool_rollouts_per_s', rate)}",
+        f"workers {t.active_workers} active, {known('required_workers', '{:.0f}'.format)} required",
+    ]
+    warning = "WARNING: " if t.verdict in _WARNINGS else ""
+    return f"training {', '.join(figures)}\n{warning}{t.verdict}: {t.reason}"
+
+
+def _signed(seconds: float) -> str:
+    return format_duration(seconds) if seconds >= 0 else f"-{format_duration(-seconds)}"
 
 
 def _rate(bytes_per_s: float, source: str, age_s: float | None) -> str:

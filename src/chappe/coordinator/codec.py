@@ -19,6 +19,7 @@ from chappe.v1 import relay_pb2
 
 CHUNK_LIMIT = 1 << 40
 """No object has as many chunks: larger numbers are refused before they reach the arithmetic."""
+_COUNT_LIMIT = 1 << 62
 _RATE_LIMIT = 1e13  # bytes/s; a peer's infinity or nonsense must not plan chains
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
@@ -46,8 +47,8 @@ KINDS = {
     relay_pb2.OBJECT_KIND_DELTA: "delta",
 }
 _SAMPLES_MAX = 65536  # in one report: an origin of a star has a hop to every relay
-_ORIGIN_ONLY = frozenset({"offer", "root", "source_failed"})
-_RELAY_ONLY = frozenset({"parent_connected", "parent_lost"})
+_ORIGIN_ONLY = frozenset({"offer", "root", "source_failed", "learner"})
+_RELAY_ONLY = frozenset({"parent_connected", "parent_lost", "rollouts"})
 
 
 # ---- checks --------------------------------------------------------------------------------------------------------
@@ -188,6 +189,14 @@ def decode_join(message: pb.JoinRequest, hello: events.Hello) -> events.Event | 
             return _links(message.links, worker_id, session)
         case "probe_result":
             return _probe_result(message.probe_result, worker_id, session)
+        case "rollouts":
+            rate = _number(message.rollouts.rollouts_per_second, "rollouts_per_second")
+            return events.RolloutsReported(worker_id, session, rate or 0.0)
+        case "learner":
+            told = message.learner
+            if max(told.version, told.admitted, told.discarded) > _COUNT_LIMIT:
+                raise PeerError(f"learner version {told.version} or its counts are out of range")
+            return events.LearnerMoved(worker_id, session, told.version, told.admitted, told.discarded)
         case "leaving":
             return events.LeaveRequested(worker_id, session)
         case "hello":
@@ -284,6 +293,7 @@ def decode_publish(request: pb.PublishRequest, number: int) -> events.PublishReq
         payload=_payload(request.payload),
         deltas=_deltas(request),
         no_delta=request.no_delta[:_TEXT_CHARS],
+        t_train_s=_seconds(request.t_train_s, "t_train_s"),
     )
 
 

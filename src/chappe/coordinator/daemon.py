@@ -28,6 +28,7 @@ from chappe.coordinator.service import CoordinatorService
 from chappe.coordinator.state import StateStore
 from chappe.core.events import Tick
 from chappe.core.state import FleetConfig
+from chappe.core.training_config import TrainingConfig
 from chappe.hop.net import Address, RunningServer, check_plaintext, load_tls, open_server, parse_address
 from chappe.http import HttpServer, serve_http
 from chappe.v1 import coordinator_pb2_grpc
@@ -61,7 +62,9 @@ class Coordinator:
 
 
 @asynccontextmanager
-async def open_coordinator(settings: CoordinatorSettings) -> AsyncIterator[Coordinator]:
+async def open_coordinator(
+    settings: CoordinatorSettings, training: TrainingConfig | None = None
+) -> AsyncIterator[Coordinator]:
     """A coordinator that serves until the block is left.
 
     Raises UsageError or StoreError when it cannot start; what ends it later is in `Coordinator.runner.failure`.
@@ -75,7 +78,7 @@ async def open_coordinator(settings: CoordinatorSettings) -> AsyncIterator[Coord
         stored = await asyncio.to_thread(store.load, settings.run, lambda: TokenKey.generate().to_bytes())
         clock = RunClock.resume(stored.clock, read_boot_id())
         grace_s = min(1.0, settings.lease)
-        machine = FleetMachine(FleetConfig(stored.run, settings.lease, grace_s), stored, clock)
+        machine = FleetMachine(FleetConfig(stored.run, settings.lease, grace_s, training=training), stored, clock)
         metrics = CoordinatorMetrics(machine.status_view)
         terms = Terms(stored.run, settings.lease, settings.lease / HEARTBEATS_PER_LEASE)
         service = CoordinatorService(terms, TokenKey.from_bytes(stored.token_key), machine, DialBack(tls))
@@ -114,14 +117,14 @@ async def _stop(runner: Runner, service: CoordinatorService, server: RunningServ
     await server.stop(_STREAM_GRACE_S)
 
 
-async def run_coordinator(settings: CoordinatorSettings) -> int:
+async def run_coordinator(settings: CoordinatorSettings, training: TrainingConfig | None = None) -> int:
     """Until SIGTERM or SIGINT (0), or until the state cannot be kept (1, with the reason in the log)."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     try:
-        async with open_coordinator(settings) as coordinator:
+        async with open_coordinator(settings, training) as coordinator:
             waits = [asyncio.create_task(event.wait()) for event in (told, coordinator.stopped)]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for task in waits:

@@ -79,6 +79,16 @@ class Joins:
                 self._sessions[number].outbox.put(self._welcome())
             case fx.StartProbe(session=number) if number in self._sessions:
                 self._sessions[number].outbox.put(encode_probe(effect, self._terms.run, self._key.sign))
+            case fx.AskPublication(session=number) if number in self._sessions:
+                self._sessions[number].outbox.put(
+                    pb.JoinReply(
+                        wanted=pb.PublicationWanted(
+                            learner_version=effect.learner_version,
+                            fleet_version=effect.fleet_version,
+                            reason=effect.reason,
+                        )
+                    )
+                )
             case fx.Release(session=number) if number in self._sessions:
                 self._sessions[number].outbox.put(pb.JoinReply(released=pb.Released()))
             case fx.Refuse(session=number, reason=reason) if number in self._sessions:

@@ -16,10 +16,12 @@ from chappe.core.effects import Effect
 from chappe.core.events import Event
 from chappe.core.fleet import Fleet
 from chappe.core.state import FleetConfig, FleetState
+from chappe.core.training_view import TrainingView
 from chappe.v1 import coordinator_pb2 as pb
 
 _RELAY_FIELDS = tuple(field.name for field in fields(status.RelayView))
 _ORIGIN_FIELDS = tuple(field.name for field in fields(status.OriginView))
+_TRAINING_FIELDS = tuple(field.name for field in fields(TrainingView))
 _NOT_PLAIN = ("object_id", "chains", "fractions", "payloads")
 _PUBLICATION_FIELDS = tuple(f.name for f in fields(status.PublicationView) if f.name not in _NOT_PLAIN)
 _PAYLOAD_FIELDS = tuple(field.name for field in fields(status.PayloadView))
@@ -64,6 +66,7 @@ class FleetMachine:
             relays=[pb.RelayStatus(**_values(relay, _RELAY_FIELDS)) for relay in view.relays],
             publications=[encode_publication(publication) for publication in view.publications],
             origins=[pb.OriginStatus(**_values(origin, _ORIGIN_FIELDS)) for origin in view.origins],
+            training=None if view.training is None else pb.TrainingStatus(**_values(view.training, _TRAINING_FIELDS)),
         )
 
     def publication(self, object_id: str) -> pb.PublicationStatus | None:

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from chappe.coordinator.training_metrics import training_metrics
 from chappe.core.effects import Count
 from chappe.core.reasons import RebuildReason
 from chappe.core.status import PublicationView, RelayState, StatusView
@@ -66,6 +67,8 @@ class _FleetCollector(Collector):
         yield _install_fractions(good[:VERSIONS_SHOWN])
         yield from _newest(good[0] if good else None)
         yield _relays(view)
+        if view.training is not None:
+            yield from training_metrics(view.training)
 
 
 def _install_fractions(shown: list[PublicationView]) -> Metric:

@@ -76,6 +76,9 @@ def relay_json(relay: pb.RelayStatus) -> Json:
         "uplink_age_s": relay.uplink_age_s if relay.HasField("uplink_age_s") else None,
         "demoted": relay.demoted,
         "dialable": relay.dialable,
+        "price_per_hour": relay.price_per_hour if relay.HasField("price_per_hour") else None,
+        "rollouts_per_s": relay.rollouts_per_s if relay.HasField("rollouts_per_s") else None,
+        "rollouts_source": relay.rollouts_source or None,
         "reason": relay.reason,
         "address": relay.address,
     }
@@ -89,6 +92,38 @@ def origin_json(origin: pb.OriginStatus) -> Json:
         "source": origin.source,
         "age_s": origin.age_s if origin.HasField("age_s") else None,
         "address": origin.address,
+    }
+
+
+_TRAINING_OPTIONAL = (
+    "t_train_s",
+    "t_bcast_s",
+    "tail_s",
+    "slack_s",
+    "required_rollouts_per_s",
+    "pool_rollouts_per_s",
+    "required_workers",
+    "bubble",
+)
+
+
+def training_json(training: pb.TrainingStatus) -> Json:
+    """What is not known is null."""
+    return {
+        "verdict": training.verdict,
+        "reason": training.reason,
+        "kappa": training.kappa,
+        "batch": training.batch,
+        "gamma": training.gamma,
+        "fraction": training.fraction,
+        **{name: getattr(training, name) if training.HasField(name) else None for name in _TRAINING_OPTIONAL},
+        "t_train_source": training.t_train_source or None,
+        "t_bcast_source": training.t_bcast_source or None,
+        "active_workers": training.active_workers,
+        "learner_version": training.learner_version,
+        "fleet_version": training.fleet_version,
+        "admitted": training.admitted,
+        "discarded": training.discarded,
     }
 
 
@@ -114,4 +149,5 @@ def status_json(status: pb.Status) -> Json:
             }
             for publication in status.publications
         ],
+        "training": training_json(status.training) if status.HasField("training") else None,
     }

@@ -103,6 +103,11 @@ class Context:
 
     # ---- ending a call ----
 
+    @property
+    def stirred(self) -> bool:
+        """Something is to be said or written down."""
+        return bool(self._persist or self.messages)
+
     def take(self) -> list[Effect]:
         effects: list[Effect] = [*self._persist, *self.messages]
         if self._persist:

@@ -127,6 +127,17 @@ class StartProbe:
     seconds_max: float
 
 
+@dataclass(frozen=True, slots=True)
+class AskPublication:
+    """Tell this origin that the learner is too far ahead of the fleet."""
+
+    worker_id: str
+    session: int
+    learner_version: int
+    fleet_version: int
+    reason: str
+
+
 class PublishErrorKind(StrEnum):
     CONFLICT = "conflict"  # gRPC ALREADY_EXISTS; the request is sound, what is there is in its way
     INVALID = "invalid"  # INVALID_ARGUMENT
@@ -243,6 +254,7 @@ Effect = (
     | Replace
     | Release
     | StartProbe
+    | AskPublication
     | PublishAccepted
     | PublishAlready
     | PublishProgress

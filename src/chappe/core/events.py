@@ -212,6 +212,26 @@ class ProbeEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class RolloutsReported:
+    """What the engine beside a relay generates, as it measured; 0: it cannot say any more."""
+
+    worker_id: str
+    session: int
+    rollouts_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerMoved:
+    """How far the learner beside an origin is, and how many trajectories it has admitted and found too old so far."""
+
+    worker_id: str
+    session: int
+    version: int
+    admitted: int = 0
+    discarded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class DialedBack:
     """The coordinator has tried the address that a node advertised."""
 
@@ -249,6 +269,7 @@ class PublishRequested:
     payload: Payload = Payload.AUTO
     deltas: tuple[DeltaFrom, ...] = ()
     no_delta: str = ""
+    t_train_s: float = 0.0  # of one training step, as the trainer measures it; 0: not told
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +317,8 @@ Event = (
     | LinksMeasured
     | ProbeEnded
     | DialedBack
+    | RolloutsReported
+    | LearnerMoved
     | PublishRequested
     | PublishWatcherLeft
     | CancelRequested

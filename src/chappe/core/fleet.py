@@ -8,6 +8,7 @@
                              ├─ measuring    what links carry        ├─ slow, trial  whose fault a slow hop is
                              ├─ dialling     who can be dialled      ├─ probing      hosts without history
                              ├─ lanes        who gets a delta        │
+                             ├─ training     does it keep the learner busy
                              └─ assignments  desired state, derived at the end from all of it
 
 The machine must not know sockets, clocks, threads or databases. The same events in the same order with the same times
@@ -33,6 +34,7 @@ from chappe.core.events import (
     Heard,
     Hello,
     HoldingChanged,
+    LearnerMoved,
     LeaveRequested,
     LinksMeasured,
     ObjectState,
@@ -42,6 +44,7 @@ from chappe.core.events import (
     ProbeEnded,
     PublishRequested,
     PublishWatcherLeft,
+    RolloutsReported,
     RootAnnounced,
     SessionLost,
     SourceFailed,
@@ -61,6 +64,8 @@ from chappe.core.repair import Repair
 from chappe.core.slow import Slow
 from chappe.core.state import FleetConfig, FleetState
 from chappe.core.supersede import Supersession
+from chappe.core.training import KEY as TRAINING_KEY
+from chappe.core.training import Training
 from chappe.core.trial import Trial
 
 __all__ = ["Fleet", "FleetConfig", "FleetState"]
@@ -84,6 +89,7 @@ class Fleet:
         self._slow = Slow(self._context, self._placement, self._trial)
         self._measuring = Measuring(self._context, self._demotions, self._slow)
         self._probing = Probing(self._context, self._measuring, self._demotions, self._deadlines)
+        self._training = Training(self._context, self._deadlines)
         self._repair = Repair(self._context, self._placement, self._assignments, self._dialling)
         self._supersession = Supersession(self._context, self._placement)
         self._departure = Departure(self._context, self._placement, self._repair, self._deadlines)
@@ -116,6 +122,8 @@ class Fleet:
             self._probing.wake()
         self._departure.release(getattr(event, "worker_id", ""))
         self._assignments.flush()
+        if self._context.stirred or isinstance(event, RolloutsReported | LearnerMoved):
+            self._training.note()
         effects = self._context.take()
         if self._deadlines.next_s not in (None, self._wake_s):
             self._wake_s = self._deadlines.next_s
@@ -141,6 +149,7 @@ class Fleet:
                     publication.ended_s -= behind_s
         self._membership.restored()
         self._trial.restored()
+        self._training.note()
 
     def _dispatch(self, event: Event) -> None:
         match event:
@@ -158,6 +167,10 @@ class Fleet:
                 self._probing.ended(event)
             case DialedBack():
                 self._dialling.dialed_back(event)
+            case RolloutsReported():
+                self._training.rollouts_reported(event)
+            case LearnerMoved():
+                self._training.learner_moved(event)
             case Hello():
                 self._membership.hello(event)
                 self._probing.wake()
@@ -225,6 +238,8 @@ class Fleet:
             worker = self.state.workers.get(worker_id)
             if key == PROBE_KEY:
                 self._probing.look()
+            elif key == TRAINING_KEY:
+                self._training.look()
             elif kind == "case":
                 self._trial.review(worker_id)
             elif kind == "worker" and worker is not None:

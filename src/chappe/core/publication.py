@@ -100,6 +100,7 @@ class Publication:
     changed_elements: int = 0  # of a lane: of the compared ones
     compared_elements: int = 0
     alarm: str = ""  # what is unusual about the delta
+    t_train_s: float = 0.0  # a training step, as the trainer told; 0: it did not
     members: dict[str, Member] = field(default_factory=dict)
     t_bcast: dict[str, float] = field(default_factory=dict)
     layout: Layout = field(default_factory=Layout)
@@ -259,6 +260,7 @@ class Publication:
             "changed_elements": self.changed_elements,
             "compared_elements": self.compared_elements,
             "alarm": self.alarm,
+            "t_train_s": self.t_train_s,
             "t_bcast": dict(self.t_bcast),
             "layout": self.layout.to_json(),
             "edges": self.edges.to_json(),

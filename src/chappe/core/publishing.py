@@ -105,6 +105,7 @@ class Publishing:
             snapshot_bytes=event.snapshot_bytes,
             started_s=self._context.now - event.elapsed_s,
             watchers={event.request: event.until},
+            t_train_s=event.t_train_s,
         )
         self._promise(publication, event)
         self._context.state.publications[event.object_id] = publication

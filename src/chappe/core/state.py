@@ -13,6 +13,7 @@ from typing import Any
 
 from chappe.core.events import Role
 from chappe.core.publication import ENDED, Phase, Publication
+from chappe.core.training_config import Standing, TrainingConfig
 from chappe.core.workers import Worker
 
 
@@ -29,6 +30,7 @@ class FleetConfig:
     probes: bool = True  # measure hosts without history while the fleet is idle
     publications_kept: int = 64  # ended ones, for status and for telling a repeat from a conflict
     lanes_max: int = 4  # deltas of one version, from different bases: each takes its share of the origin's uplink
+    training: TrainingConfig | None = None  # what the run asks of the fleet; None: nothing is known of a run
 
     def __post_init__(self) -> None:
         for name in ("lease_s", "session_grace_s", "drain_s", "strike_window_s", "wake_grain_s", "assumed_bytes_per_s"):
@@ -44,6 +46,7 @@ class FleetState:
     publications: dict[str, Publication] = field(default_factory=dict)  # in the order in which they were accepted
     reserved_epoch: int = 0
     saved_s: float = 0.0  # the coordinator's clock when it was last written
+    standing: Standing | None = None  # the last verdict on the run; not kept: a restart says it again
 
     @property
     def relays(self) -> list[Worker]:

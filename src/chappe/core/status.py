@@ -11,9 +11,11 @@ from enum import StrEnum
 from chappe.core.chain import SOURCE
 from chappe.core.events import ObjectState, Role
 from chappe.core.lanes import of_version
+from chappe.core.overlap import rollouts_of
 from chappe.core.publication import ENDED, INSTALLED, LIVE, RECEIVED, VERIFIED, Phase, Publication
 from chappe.core.rates import downlink, link_of, uplink
 from chappe.core.state import FleetConfig, FleetState
+from chappe.core.training_view import TrainingView, training_view
 from chappe.core.workers import Worker, chunks_held
 from chappe.planning.topology import rank, why_placed
 
@@ -111,6 +113,9 @@ class RelayView:
     downlink_age_s: float | None = None
     demoted: bool = False
     dialable: str = "unknown"  # yes, no, unknown
+    price_per_hour: float | None = None
+    rollouts_per_s: float | None = None
+    rollouts_source: str = ""  # measured, declared; empty: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,7 @@ class StatusView:
     relays: tuple[RelayView, ...]
     publications: tuple[PublicationView, ...]  # newest first
     origins: tuple[OriginView, ...] = ()
+    training: TrainingView | None = None  # None where it is not configured
 
 
 def publication_view(state: FleetState, publication: Publication, run: str, now: float) -> PublicationView:
@@ -273,6 +279,9 @@ def relay_view(
         downlink_age_s=down.age_s,
         demoted=worker.demoted,
         dialable={True: "yes", False: "no", None: "unknown"}[worker.dialable],
+        price_per_hour=worker.price_per_hour,
+        rollouts_per_s=rollouts_of(worker),
+        rollouts_source="measured" if worker.reported_rollouts_per_s else "declared" if rollouts_of(worker) else "",
     )
 
 
@@ -314,4 +323,5 @@ def status_view(state: FleetState, config: FleetConfig, now: float) -> StatusVie
         relay_views(state, config, now),
         tuple(publication_view(state, p, config.run, now) for p in newest_first),
         origin_views(state, config, now),
+        training_view(state, config, now),
     )

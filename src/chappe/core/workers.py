@@ -29,7 +29,10 @@ class Worker:
     uplink_bytes_per_s: float | None = None
     downlink_bytes_per_s: float | None = None
     price_per_hour: float | None = None
-    rollouts_per_second: float | None = None
+    rollouts_per_second: float | None = None  # declared
+    reported_rollouts_per_s: float | None = None  # by its engine, the last time
+    standby: bool = False  # its rollouts are not wanted now
+    duty_reason: str = ""  # why they are, or not
     drained: bool = False  # until it comes back with a newer generation
     superseded: bool = False  # lost a version to a newer one and has installed nothing since
     received: int = 0  # newest versions; 0 for none
@@ -44,6 +47,9 @@ class Worker:
     restored: bool = False  # known from the state store, not heard of since: its place is kept for a lease
     lapsed: bool = False
     leaving: bool = False
+    learner_version: int = 0  # of an origin: what it told of the learner beside it; 0: nothing
+    admitted: int = 0  # trajectories
+    discarded: int = 0
     acknowledged_epoch: int = 0
     holdings: dict[str, Holding] = field(default_factory=dict)
     edges: dict[tuple[str, int], HeldEdge] = field(default_factory=dict)
@@ -95,6 +101,9 @@ class Worker:
             "downlink_bytes_per_s": self.downlink_bytes_per_s,
             "price_per_hour": self.price_per_hour,
             "rollouts_per_second": self.rollouts_per_second,
+            "reported_rollouts_per_s": self.reported_rollouts_per_s,
+            "standby": self.standby,
+            "duty_reason": self.duty_reason,
             "drained": self.drained,
             "superseded": self.superseded,
             "lapsed": self.lapsed,

@@ -35,6 +35,12 @@ class Dialer(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DIALER_CHILD: _ClassVar[Dialer]
     DIALER_PARENT: _ClassVar[Dialer]
 
+class Duty(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DUTY_UNSPECIFIED: _ClassVar[Duty]
+    DUTY_ACTIVE: _ClassVar[Duty]
+    DUTY_STANDBY: _ClassVar[Duty]
+
 class Topology(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TOPOLOGY_UNSPECIFIED: _ClassVar[Topology]
@@ -55,6 +61,9 @@ DIALABLE_NO: Dialable
 DIALER_UNSPECIFIED: Dialer
 DIALER_CHILD: Dialer
 DIALER_PARENT: Dialer
+DUTY_UNSPECIFIED: Duty
+DUTY_ACTIVE: Duty
+DUTY_STANDBY: Duty
 TOPOLOGY_UNSPECIFIED: Topology
 TOPOLOGY_CHAINS: Topology
 TOPOLOGY_STAR: Topology
@@ -245,8 +254,24 @@ class ProbeResult(_message.Message):
     error: str
     def __init__(self, order: _Optional[str] = ..., up_bytes_per_s: _Optional[float] = ..., down_bytes_per_s: _Optional[float] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., error: _Optional[str] = ...) -> None: ...
 
+class RolloutRate(_message.Message):
+    __slots__ = ("rollouts_per_second",)
+    ROLLOUTS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    rollouts_per_second: float
+    def __init__(self, rollouts_per_second: _Optional[float] = ...) -> None: ...
+
+class LearnerProgress(_message.Message):
+    __slots__ = ("version", "admitted", "discarded")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    DISCARDED_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    admitted: int
+    discarded: int
+    def __init__(self, version: _Optional[int] = ..., admitted: _Optional[int] = ..., discarded: _Optional[int] = ...) -> None: ...
+
 class JoinRequest(_message.Message):
-    __slots__ = ("hello", "heartbeat", "acknowledge", "holding", "parent_connected", "parent_lost", "offer", "root", "source_failed", "leaving", "links", "probe_result")
+    __slots__ = ("hello", "heartbeat", "acknowledge", "holding", "parent_connected", "parent_lost", "offer", "root", "source_failed", "leaving", "links", "probe_result", "rollouts", "learner")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
@@ -259,6 +284,8 @@ class JoinRequest(_message.Message):
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     PROBE_RESULT_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
+    LEARNER_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     heartbeat: Heartbeat
     acknowledge: Acknowledge
@@ -271,7 +298,9 @@ class JoinRequest(_message.Message):
     leaving: Leaving
     links: LinkReport
     probe_result: ProbeResult
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., holding: _Optional[_Union[HoldingChanged, _Mapping]] = ..., parent_connected: _Optional[_Union[ParentConnected, _Mapping]] = ..., parent_lost: _Optional[_Union[ParentLost, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., root: _Optional[_Union[RootAnnounced, _Mapping]] = ..., source_failed: _Optional[_Union[SourceFailed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., links: _Optional[_Union[LinkReport, _Mapping]] = ..., probe_result: _Optional[_Union[ProbeResult, _Mapping]] = ...) -> None: ...
+    rollouts: RolloutRate
+    learner: LearnerProgress
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., holding: _Optional[_Union[HoldingChanged, _Mapping]] = ..., parent_connected: _Optional[_Union[ParentConnected, _Mapping]] = ..., parent_lost: _Optional[_Union[ParentLost, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., root: _Optional[_Union[RootAnnounced, _Mapping]] = ..., source_failed: _Optional[_Union[SourceFailed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., links: _Optional[_Union[LinkReport, _Mapping]] = ..., probe_result: _Optional[_Union[ProbeResult, _Mapping]] = ..., rollouts: _Optional[_Union[RolloutRate, _Mapping]] = ..., learner: _Optional[_Union[LearnerProgress, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("run", "token_key", "lease_s", "heartbeat_s")
@@ -358,16 +387,20 @@ class Target(_message.Message):
     def __init__(self, object_id: _Optional[str] = ..., version: _Optional[int] = ..., root: _Optional[str] = ..., kind: _Optional[_Union[_relay_pb2.ObjectKind, str]] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("epoch", "targets", "edges", "keep_versions")
+    __slots__ = ("epoch", "targets", "edges", "keep_versions", "duty", "duty_reason")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TARGETS_FIELD_NUMBER: _ClassVar[int]
     EDGES_FIELD_NUMBER: _ClassVar[int]
     KEEP_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    DUTY_FIELD_NUMBER: _ClassVar[int]
+    DUTY_REASON_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     targets: _containers.RepeatedCompositeFieldContainer[Target]
     edges: _containers.RepeatedCompositeFieldContainer[Edge]
     keep_versions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, epoch: _Optional[int] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[Edge, _Mapping]]] = ..., keep_versions: _Optional[_Iterable[int]] = ...) -> None: ...
+    duty: Duty
+    duty_reason: str
+    def __init__(self, epoch: _Optional[int] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[Edge, _Mapping]]] = ..., keep_versions: _Optional[_Iterable[int]] = ..., duty: _Optional[_Union[Duty, str]] = ..., duty_reason: _Optional[str] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("reason",)
@@ -393,22 +426,34 @@ class ProbeOrder(_message.Message):
     seconds_max: float
     def __init__(self, order: _Optional[str] = ..., peer: _Optional[_Union[Peer, _Mapping]] = ..., token: _Optional[_Union[_relay_pb2.EdgeToken, _Mapping]] = ..., bytes_max: _Optional[int] = ..., seconds_max: _Optional[float] = ...) -> None: ...
 
+class PublicationWanted(_message.Message):
+    __slots__ = ("learner_version", "fleet_version", "reason")
+    LEARNER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FLEET_VERSION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    learner_version: int
+    fleet_version: int
+    reason: str
+    def __init__(self, learner_version: _Optional[int] = ..., fleet_version: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class JoinReply(_message.Message):
-    __slots__ = ("welcome", "assignment", "refused", "released", "probe")
+    __slots__ = ("welcome", "assignment", "refused", "released", "probe", "wanted")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     assignment: Assignment
     refused: Refused
     released: Released
     probe: ProbeOrder
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., probe: _Optional[_Union[ProbeOrder, _Mapping]] = ...) -> None: ...
+    wanted: PublicationWanted
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., probe: _Optional[_Union[ProbeOrder, _Mapping]] = ..., wanted: _Optional[_Union[PublicationWanted, _Mapping]] = ...) -> None: ...
 
 class PublishRequest(_message.Message):
-    __slots__ = ("origin_id", "version", "until", "topology", "chains", "elapsed_s", "snapshot_bytes", "object_id", "payload", "base_root", "delta_object_id", "no_delta", "older")
+    __slots__ = ("origin_id", "version", "until", "topology", "chains", "elapsed_s", "snapshot_bytes", "object_id", "payload", "base_root", "delta_object_id", "no_delta", "older", "t_train_s")
     ORIGIN_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
@@ -422,6 +467,7 @@ class PublishRequest(_message.Message):
     DELTA_OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     NO_DELTA_FIELD_NUMBER: _ClassVar[int]
     OLDER_FIELD_NUMBER: _ClassVar[int]
+    T_TRAIN_S_FIELD_NUMBER: _ClassVar[int]
     origin_id: str
     version: int
     until: float
@@ -435,7 +481,8 @@ class PublishRequest(_message.Message):
     delta_object_id: str
     no_delta: str
     older: _containers.RepeatedCompositeFieldContainer[DeltaFrom]
-    def __init__(self, origin_id: _Optional[str] = ..., version: _Optional[int] = ..., until: _Optional[float] = ..., topology: _Optional[_Union[Topology, str]] = ..., chains: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., snapshot_bytes: _Optional[int] = ..., object_id: _Optional[str] = ..., payload: _Optional[str] = ..., base_root: _Optional[str] = ..., delta_object_id: _Optional[str] = ..., no_delta: _Optional[str] = ..., older: _Optional[_Iterable[_Union[DeltaFrom, _Mapping]]] = ...) -> None: ...
+    t_train_s: float
+    def __init__(self, origin_id: _Optional[str] = ..., version: _Optional[int] = ..., until: _Optional[float] = ..., topology: _Optional[_Union[Topology, str]] = ..., chains: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., snapshot_bytes: _Optional[int] = ..., object_id: _Optional[str] = ..., payload: _Optional[str] = ..., base_root: _Optional[str] = ..., delta_object_id: _Optional[str] = ..., no_delta: _Optional[str] = ..., older: _Optional[_Iterable[_Union[DeltaFrom, _Mapping]]] = ..., t_train_s: _Optional[float] = ...) -> None: ...
 
 class Accepted(_message.Message):
     __slots__ = ("run", "version", "chunk_bytes", "object_id", "root", "base_root", "older_base_roots")
@@ -609,7 +656,7 @@ class ObjectStatus(_message.Message):
     def __init__(self, object_id: _Optional[str] = ..., kind: _Optional[str] = ..., payload_bytes: _Optional[int] = ..., targeted: _Optional[int] = ..., installed: _Optional[int] = ..., base_root: _Optional[str] = ..., changed_elements: _Optional[int] = ..., compared_elements: _Optional[int] = ..., alarm: _Optional[str] = ...) -> None: ...
 
 class RelayStatus(_message.Message):
-    __slots__ = ("name", "state", "parent", "chain", "position", "received", "verified", "installed", "rank", "downlink_bytes_per_s", "uplink_bytes_per_s", "source", "reason", "worker_id", "address", "progress", "uplink_source", "downlink_source", "uplink_age_s", "downlink_age_s", "demoted", "dialable")
+    __slots__ = ("name", "state", "parent", "chain", "position", "received", "verified", "installed", "rank", "downlink_bytes_per_s", "uplink_bytes_per_s", "source", "reason", "worker_id", "address", "progress", "uplink_source", "downlink_source", "uplink_age_s", "downlink_age_s", "demoted", "dialable", "duty", "duty_reason", "price_per_hour", "rollouts_per_s", "rollouts_source")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
@@ -632,6 +679,11 @@ class RelayStatus(_message.Message):
     DOWNLINK_AGE_S_FIELD_NUMBER: _ClassVar[int]
     DEMOTED_FIELD_NUMBER: _ClassVar[int]
     DIALABLE_FIELD_NUMBER: _ClassVar[int]
+    DUTY_FIELD_NUMBER: _ClassVar[int]
+    DUTY_REASON_FIELD_NUMBER: _ClassVar[int]
+    PRICE_PER_HOUR_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUTS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUTS_SOURCE_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     parent: str
@@ -654,7 +706,12 @@ class RelayStatus(_message.Message):
     downlink_age_s: float
     demoted: bool
     dialable: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., parent: _Optional[str] = ..., chain: _Optional[int] = ..., position: _Optional[int] = ..., received: _Optional[int] = ..., verified: _Optional[int] = ..., installed: _Optional[int] = ..., rank: _Optional[int] = ..., downlink_bytes_per_s: _Optional[float] = ..., uplink_bytes_per_s: _Optional[float] = ..., source: _Optional[str] = ..., reason: _Optional[str] = ..., worker_id: _Optional[str] = ..., address: _Optional[str] = ..., progress: _Optional[float] = ..., uplink_source: _Optional[str] = ..., downlink_source: _Optional[str] = ..., uplink_age_s: _Optional[float] = ..., downlink_age_s: _Optional[float] = ..., demoted: _Optional[bool] = ..., dialable: _Optional[str] = ...) -> None: ...
+    duty: str
+    duty_reason: str
+    price_per_hour: float
+    rollouts_per_s: float
+    rollouts_source: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., parent: _Optional[str] = ..., chain: _Optional[int] = ..., position: _Optional[int] = ..., received: _Optional[int] = ..., verified: _Optional[int] = ..., installed: _Optional[int] = ..., rank: _Optional[int] = ..., downlink_bytes_per_s: _Optional[float] = ..., uplink_bytes_per_s: _Optional[float] = ..., source: _Optional[str] = ..., reason: _Optional[str] = ..., worker_id: _Optional[str] = ..., address: _Optional[str] = ..., progress: _Optional[float] = ..., uplink_source: _Optional[str] = ..., downlink_source: _Optional[str] = ..., uplink_age_s: _Optional[float] = ..., downlink_age_s: _Optional[float] = ..., demoted: _Optional[bool] = ..., dialable: _Optional[str] = ..., duty: _Optional[str] = ..., duty_reason: _Optional[str] = ..., price_per_hour: _Optional[float] = ..., rollouts_per_s: _Optional[float] = ..., rollouts_source: _Optional[str] = ...) -> None: ...
 
 class OriginStatus(_message.Message):
     __slots__ = ("name", "worker_id", "address", "state", "uplink_bytes_per_s", "source", "age_s")
@@ -674,14 +731,62 @@ class OriginStatus(_message.Message):
     age_s: float
     def __init__(self, name: _Optional[str] = ..., worker_id: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., uplink_bytes_per_s: _Optional[float] = ..., source: _Optional[str] = ..., age_s: _Optional[float] = ...) -> None: ...
 
+class TrainingStatus(_message.Message):
+    __slots__ = ("verdict", "reason", "kappa", "batch", "gamma", "fraction", "t_train_s", "t_train_source", "t_bcast_s", "tail_s", "t_bcast_source", "slack_s", "required_rollouts_per_s", "pool_rollouts_per_s", "required_workers", "active_workers", "bubble", "learner_version", "fleet_version", "admitted", "discarded")
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    KAPPA_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    GAMMA_FIELD_NUMBER: _ClassVar[int]
+    FRACTION_FIELD_NUMBER: _ClassVar[int]
+    T_TRAIN_S_FIELD_NUMBER: _ClassVar[int]
+    T_TRAIN_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    T_BCAST_S_FIELD_NUMBER: _ClassVar[int]
+    TAIL_S_FIELD_NUMBER: _ClassVar[int]
+    T_BCAST_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SLACK_S_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_ROLLOUTS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    POOL_ROLLOUTS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    BUBBLE_FIELD_NUMBER: _ClassVar[int]
+    LEARNER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FLEET_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    DISCARDED_FIELD_NUMBER: _ClassVar[int]
+    verdict: str
+    reason: str
+    kappa: int
+    batch: float
+    gamma: float
+    fraction: float
+    t_train_s: float
+    t_train_source: str
+    t_bcast_s: float
+    tail_s: float
+    t_bcast_source: str
+    slack_s: float
+    required_rollouts_per_s: float
+    pool_rollouts_per_s: float
+    required_workers: int
+    active_workers: int
+    bubble: float
+    learner_version: int
+    fleet_version: int
+    admitted: int
+    discarded: int
+    def __init__(self, verdict: _Optional[str] = ..., reason: _Optional[str] = ..., kappa: _Optional[int] = ..., batch: _Optional[float] = ..., gamma: _Optional[float] = ..., fraction: _Optional[float] = ..., t_train_s: _Optional[float] = ..., t_train_source: _Optional[str] = ..., t_bcast_s: _Optional[float] = ..., tail_s: _Optional[float] = ..., t_bcast_source: _Optional[str] = ..., slack_s: _Optional[float] = ..., required_rollouts_per_s: _Optional[float] = ..., pool_rollouts_per_s: _Optional[float] = ..., required_workers: _Optional[int] = ..., active_workers: _Optional[int] = ..., bubble: _Optional[float] = ..., learner_version: _Optional[int] = ..., fleet_version: _Optional[int] = ..., admitted: _Optional[int] = ..., discarded: _Optional[int] = ...) -> None: ...
+
 class Status(_message.Message):
-    __slots__ = ("run", "relays", "publications", "origins")
+    __slots__ = ("run", "relays", "publications", "origins", "training")
     RUN_FIELD_NUMBER: _ClassVar[int]
     RELAYS_FIELD_NUMBER: _ClassVar[int]
     PUBLICATIONS_FIELD_NUMBER: _ClassVar[int]
     ORIGINS_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
     run: str
     relays: _containers.RepeatedCompositeFieldContainer[RelayStatus]
     publications: _containers.RepeatedCompositeFieldContainer[PublicationStatus]
     origins: _containers.RepeatedCompositeFieldContainer[OriginStatus]
-    def __init__(self, run: _Optional[str] = ..., relays: _Optional[_Iterable[_Union[RelayStatus, _Mapping]]] = ..., publications: _Optional[_Iterable[_Union[PublicationStatus, _Mapping]]] = ..., origins: _Optional[_Iterable[_Union[OriginStatus, _Mapping]]] = ...) -> None: ...
+    training: TrainingStatus
+    def __init__(self, run: _Optional[str] = ..., relays: _Optional[_Iterable[_Union[RelayStatus, _Mapping]]] = ..., publications: _Optional[_Iterable[_Union[PublicationStatus, _Mapping]]] = ..., origins: _Optional[_Iterable[_Union[OriginStatus, _Mapping]]] = ..., training: _Optional[_Union[TrainingStatus, _Mapping]] = ...) -> None: ...

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x63happe/v1/local.proto\x12\tchappe.v1\"\x10\n\x0e\x43urrentRequest\"\"\n\x0cWatchRequest\x12\x12\n\nnewer_than\x18\x01 \x01(\x04\"9\n\rEnsureRequest\x12\x17\n\x0flearner_version\x18\x01 \x01(\x04\x12\x0f\n\x07max_gap\x18\x02 \x01(\x04\"=\n\x0e\x43onfirmRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\n\n\x02ok\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x0e\n\x0c\x43onfirmReply\"U\n\x06Landed\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0c\n\x04root\x18\x03 \x01(\t\x12\x0c\n\x04path\x18\x04 \x01(\t\x12\x11\n\tinstalled\x18\x05 \x01(\x08\x32\xed\x01\n\x05Local\x12\x37\n\x07\x43urrent\x12\x19.chappe.v1.CurrentRequest\x1a\x11.chappe.v1.Landed\x12\x35\n\x05Watch\x12\x17.chappe.v1.WatchRequest\x1a\x11.chappe.v1.Landed0\x01\x12\x35\n\x06\x45nsure\x12\x18.chappe.v1.EnsureRequest\x1a\x11.chappe.v1.Landed\x12=\n\x07\x43onfirm\x12\x19.chappe.v1.ConfirmRequest\x1a\x17.chappe.v1.ConfirmReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x63happe/v1/local.proto\x12\tchappe.v1\"\x10\n\x0e\x43urrentRequest\"\"\n\x0cWatchRequest\x12\x12\n\nnewer_than\x18\x01 \x01(\x04\"9\n\rEnsureRequest\x12\x17\n\x0flearner_version\x18\x01 \x01(\x04\x12\x0f\n\x07max_gap\x18\x02 \x01(\x04\"=\n\x0e\x43onfirmRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\n\n\x02ok\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x0e\n\x0c\x43onfirmReply\"U\n\x06Landed\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0c\n\x04root\x18\x03 \x01(\t\x12\x0c\n\x04path\x18\x04 \x01(\t\x12\x11\n\tinstalled\x18\x05 \x01(\x08\",\n\rRolloutReport\x12\x1b\n\x13rollouts_per_second\x18\x01 \x01(\x01\"\r\n\x0b\x44utyRequest\"9\n\tDutyState\x12\x0c\n\x04\x64uty\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06worker\x18\x03 \x01(\t2\xe4\x02\n\x05Local\x12\x37\n\x07\x43urrent\x12\x19.chappe.v1.CurrentRequest\x1a\x11.chappe.v1.Landed\x12\x35\n\x05Watch\x12\x17.chappe.v1.WatchRequest\x1a\x11.chappe.v1.Landed0\x01\x12\x35\n\x06\x45nsure\x12\x18.chappe.v1.EnsureRequest\x1a\x11.chappe.v1.Landed\x12=\n\x07\x43onfirm\x12\x19.chappe.v1.ConfirmRequest\x1a\x17.chappe.v1.ConfirmReply\x12\x38\n\x06Report\x12\x18.chappe.v1.RolloutReport\x1a\x14.chappe.v1.DutyState\x12;\n\tWatchDuty\x12\x16.chappe.v1.DutyRequest\x1a\x14.chappe.v1.DutyState0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,6 +43,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONFIRMREPLY']._serialized_end=226
   _globals['_LANDED']._serialized_start=228
   _globals['_LANDED']._serialized_end=313
-  _globals['_LOCAL']._serialized_start=316
-  _globals['_LOCAL']._serialized_end=553
+  _globals['_ROLLOUTREPORT']._serialized_start=315
+  _globals['_ROLLOUTREPORT']._serialized_end=359
+  _globals['_DUTYREQUEST']._serialized_start=361
+  _globals['_DUTYREQUEST']._serialized_end=374
+  _globals['_DUTYSTATE']._serialized_start=376
+  _globals['_DUTYSTATE']._serialized_end=433
+  _globals['_LOCAL']._serialized_start=436
+  _globals['_LOCAL']._serialized_end=792
 # @@protoc_insertion_point(module_scope)

@@ -49,3 +49,23 @@ class Landed(_message.Message):
     path: str
     installed: bool
     def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., root: _Optional[str] = ..., path: _Optional[str] = ..., installed: _Optional[bool] = ...) -> None: ...
+
+class RolloutReport(_message.Message):
+    __slots__ = ("rollouts_per_second",)
+    ROLLOUTS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    rollouts_per_second: float
+    def __init__(self, rollouts_per_second: _Optional[float] = ...) -> None: ...
+
+class DutyRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DutyState(_message.Message):
+    __slots__ = ("duty", "reason", "worker")
+    DUTY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    duty: str
+    reason: str
+    worker: str
+    def __init__(self, duty: _Optional[str] = ..., reason: _Optional[str] = ..., worker: _Optional[str] = ...) -> None: ...

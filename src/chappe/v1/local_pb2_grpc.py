@@ -54,6 +54,16 @@ class LocalStub:
                 request_serializer=chappe_dot_v1_dot_local__pb2.ConfirmRequest.SerializeToString,
                 response_deserializer=chappe_dot_v1_dot_local__pb2.ConfirmReply.FromString,
                 _registered_method=True)
+        self.Report = channel.unary_unary(
+                '/chappe.v1.Local/Report',
+                request_serializer=chappe_dot_v1_dot_local__pb2.RolloutReport.SerializeToString,
+                response_deserializer=chappe_dot_v1_dot_local__pb2.DutyState.FromString,
+                _registered_method=True)
+        self.WatchDuty = channel.unary_stream(
+                '/chappe.v1.Local/WatchDuty',
+                request_serializer=chappe_dot_v1_dot_local__pb2.DutyRequest.SerializeToString,
+                response_deserializer=chappe_dot_v1_dot_local__pb2.DutyState.FromString,
+                _registered_method=True)
 
 
 class LocalServicer:
@@ -86,6 +96,20 @@ class LocalServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Report(self, request, context):
+        """What the engine generates, passed on to the coordinator; answered with what is wanted of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchDuty(self, request, context):
+        """What is wanted of this worker now, then every change.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LocalServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -108,6 +132,16 @@ def add_LocalServicer_to_server(servicer, server):
                     servicer.Confirm,
                     request_deserializer=chappe_dot_v1_dot_local__pb2.ConfirmRequest.FromString,
                     response_serializer=chappe_dot_v1_dot_local__pb2.ConfirmReply.SerializeToString,
+            ),
+            'Report': grpc.unary_unary_rpc_method_handler(
+                    servicer.Report,
+                    request_deserializer=chappe_dot_v1_dot_local__pb2.RolloutReport.FromString,
+                    response_serializer=chappe_dot_v1_dot_local__pb2.DutyState.SerializeToString,
+            ),
+            'WatchDuty': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchDuty,
+                    request_deserializer=chappe_dot_v1_dot_local__pb2.DutyRequest.FromString,
+                    response_serializer=chappe_dot_v1_dot_local__pb2.DutyState.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -218,6 +252,60 @@ class Local:
             '/chappe.v1.Local/Confirm',
             chappe_dot_v1_dot_local__pb2.ConfirmRequest.SerializeToString,
             chappe_dot_v1_dot_local__pb2.ConfirmReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Report(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/chappe.v1.Local/Report',
+            chappe_dot_v1_dot_local__pb2.RolloutReport.SerializeToString,
+            chappe_dot_v1_dot_local__pb2.DutyState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchDuty(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/chappe.v1.Local/WatchDuty',
+            chappe_dot_v1_dot_local__pb2.DutyRequest.SerializeToString,
+            chappe_dot_v1_dot_local__pb2.DutyState.FromString,
             options,
             channel_credentials,
             insecure,
