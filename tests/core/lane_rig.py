@@ -16,11 +16,12 @@ from chappe.core.publication import Publication
 OLD = "xxh3_128:" + "0" * 32
 OLDER, OLDEST = "xxh3_128:" + "a" * 32, "xxh3_128:" + "c" * 32
 ROOT = "xxh3_128:" + "1" * 32
-FULL, DELTA = "f" * 32, "d" * 32
+FULL, DELTA, COMPRESSED = "f" * 32, "d" * 32, "c4" * 16
 FOLDED, FOLDED_TWICE = "d2" * 16, "d3" * 16
 DELTAS = {OLD: DELTA, OLDER: FOLDED, OLDEST: FOLDED_TWICE}
 BASE = Holding("b" * 32, ObjectState.INSTALLED, 1, OLD, ((0, 10),), 10)
 FULL_CHUNKS, DELTA_CHUNKS = 100, 4
+SNAPSHOT_BYTES = 1_000_000
 
 
 class Rig:
@@ -58,7 +59,12 @@ class Rig:
         )
 
     def publish(
-        self, payload: Payload = Payload.AUTO, *, bases: Iterable[str] = (OLD,), version: int = 2
+        self,
+        payload: Payload = Payload.AUTO,
+        *,
+        bases: Iterable[str] = (OLD,),
+        version: int = 2,
+        compressed: ev.Compressed | None = None,
     ) -> list[fx.Effect]:
         return self.do(
             ev.PublishRequested(
@@ -69,19 +75,23 @@ class Rig:
                 1.0,
                 ev.Topology.CHAINS,
                 0,
-                1000,
+                SNAPSHOT_BYTES,
                 0.0,
                 payload,
                 tuple(ev.DeltaFrom(base, DELTAS[base]) for base in bases),
                 "none",
+                compressed,
             )
         )
 
     def offer_full(self, object_id: str = FULL, version: int = 2, root: str = "") -> None:
-        self.do(ev.Offered("o", 1, object_id, version, "full", 1_000_000, 1_000_000, FULL_CHUNKS, root))
+        self.do(ev.Offered("o", 1, object_id, version, "full", SNAPSHOT_BYTES, SNAPSHOT_BYTES, FULL_CHUNKS, root))
 
     def offer_delta(self, object_id: str = DELTA) -> None:
-        self.do(ev.Offered("o", 1, object_id, 2, "delta", 10_000, 1_000_000, DELTA_CHUNKS, changed_elements=5))
+        self.do(ev.Offered("o", 1, object_id, 2, "delta", 10_000, SNAPSHOT_BYTES, DELTA_CHUNKS, changed_elements=5))
+
+    def offer_compressed(self, kind: str = "full-compressed") -> None:
+        self.do(ev.Offered("o", 1, COMPRESSED, 2, kind, 690_000, SNAPSHOT_BYTES, DELTA_CHUNKS))
 
     def announce(self) -> None:
         self.do(ev.RootAnnounced("o", 1, FULL, ROOT))

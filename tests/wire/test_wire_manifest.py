@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chappe.core.digest import BLAKE3, XXH3_128
-from chappe.core.manifest import FileEntry, Manifest, TensorEntry
+from chappe.core.manifest import DELTA_FILE, FileEntry, Manifest, ObjectKind, TensorEntry
 from chappe.errors import ChappeError, ManifestError, SnapshotError, UnsafePathError
 from chappe.v1 import relay_pb2 as pb
 from chappe.wire import manifest as wire
@@ -51,9 +53,9 @@ def test_a_header_survives_the_wire(algorithm: object) -> None:
     [
         ({"format": 2}, "format 2"),
         ({"object_id": "f" * 32}, "was asked for"),
-        ({"kind": pb.OBJECT_KIND_DELTA}, "a delta that is not one file"),
+        ({"kind": pb.OBJECT_KIND_DELTA}, "a delta object that is not one file"),
         ({"base_root": "xxh3_128:00"}, "with a base"),
-        ({"kind": pb.OBJECT_KIND_FULL_COMPRESSED}, "kind full-compressed"),
+        ({"kind": pb.OBJECT_KIND_FULL_COMPRESSED}, "a full-compressed object that is not one file"),
         ({"kind": 0}, "kind unknown"),
         ({"digest_algorithm": "md5"}, "'md5'"),
         ({"payload_bytes": 1}, "1 bytes of payload"),
@@ -188,3 +190,16 @@ def test_parts_that_do_not_follow_are_refused(parts: list[pb.HeaderPart]) -> Non
         assert assembler.add(part) is None
     with pytest.raises(ManifestError):
         assembler.add(parts[-1])
+
+
+def test_a_compressed_snapshot_is_one_file_that_begins_at_nothing() -> None:
+    kind = ObjectKind.FULL_COMPRESSED
+    compressed = make(files=(FileEntry(DELTA_FILE, 690),), tensors=(), kind=kind, target_bytes=1000)
+    assert (compressed.payload_bytes, compressed.snapshot_bytes) == (690, 1000)
+    assert wire.decode_header(wire.encode_header(compressed), ID) == compressed
+    with pytest.raises(ManifestError, match="full-compressed object that begins at 'xxh3_128:00'"):
+        replace(compressed, base_root="xxh3_128:00")
+    with pytest.raises(ManifestError, match="a delta object that begins at ''"):
+        replace(compressed, kind=ObjectKind.DELTA)
+    with pytest.raises(ManifestError, match="how large"):
+        replace(compressed, target_bytes=0)

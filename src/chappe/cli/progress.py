@@ -61,13 +61,16 @@ def summary(publication: pb.PublicationStatus) -> str:
     )
 
 
+_KINDS = {"delta": " delta of {}", "full-compressed": " compressed of {}"}
+
+
 def _payloads(publication: pb.PublicationStatus) -> str:
     """What travels: `1.2 MB delta of 170 MB to 5, 170 MB to 1`; plainly a size for a full snapshot."""
     if publication.kind in ("full", ""):
         return format_size(publication.payload_bytes)
     whole = format_size(publication.snapshot_bytes)
     return ", ".join(
-        f"{format_size(p.payload_bytes)}{f' delta of {whole}' if p.kind == 'delta' else ''} to {p.targeted}"
+        f"{format_size(p.payload_bytes)}{_KINDS.get(p.kind, '').format(whole)} to {p.targeted}"
         for p in publication.payloads
     )
 

@@ -64,7 +64,9 @@ class Calls:
     def deliver(self, effect: Effect) -> None:
         """Answer the calls it is for; one whose caller left has no use for it."""
         match effect:
-            case fx.PublishAccepted(request, version, chunk_bytes, object_id, root, bases) if request in self._watchers:
+            case fx.PublishAccepted(request, version, chunk_bytes, object_id, root, bases, compressed) if (
+                request in self._watchers
+            ):
                 accepted = pb.Accepted(
                     run=self._run,
                     version=version,
@@ -73,6 +75,7 @@ class Calls:
                     root=root,
                     base_root=bases[0] if bases else "",
                     older_base_roots=bases[1:],
+                    compressed=compressed,
                 )
                 if object_id:
                     self._watchers[request].render = lambda: self._views.publication(object_id)

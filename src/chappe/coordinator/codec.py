@@ -294,7 +294,16 @@ def decode_publish(request: pb.PublishRequest, number: int) -> events.PublishReq
         deltas=_deltas(request),
         no_delta=request.no_delta[:_TEXT_CHARS],
         t_train_s=_seconds(request.t_train_s, "t_train_s"),
+        compressed=_compressed(request.compressed) if request.HasField("compressed") else None,
     )
+
+
+def _compressed(compressed: pb.Compressed) -> events.Compressed:
+    rates = (compressed.encode_bytes_per_s, compressed.decode_bytes_per_s)
+    if not all(0 < rate <= _RATE_LIMIT for rate in rates):  # not for NaN either
+        raise PeerError(f"compression at {rates[0]!r} and {rates[1]!r} bytes/s: not rates")
+    object_id = _identifier(compressed.object_id, "compressed object_id")
+    return events.Compressed(object_id, compressed.payload_bytes, *rates)
 
 
 def _deltas(request: pb.PublishRequest) -> tuple[events.DeltaFrom, ...]:

@@ -32,7 +32,7 @@ def publication_json(publication: pb.PublicationStatus) -> Json:
         "floor_s": publication.floor_s if publication.HasField("floor_s") else None,
         "chains": [list(chain.names) for chain in publication.chains],
     }
-    if len(publication.payloads) > 1 or publication.kind == "delta":
+    if len(publication.payloads) > 1 or publication.kind != "full":
         result["objects"] = [object_json(payload) for payload in publication.payloads]
     return result
 

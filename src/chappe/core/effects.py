@@ -152,7 +152,7 @@ class PublishErrorKind(StrEnum):
 class PublishAccepted:
     """With `object_id` and `root`: the version was announced before and its publisher went away. The caller is to build
     that object anew, and to offer it when its root has come out the same. With `base_roots`: workers wait for deltas
-    from these."""
+    from these; with `compressed`: for the compressed object."""
 
     request: int
     version: int
@@ -160,6 +160,7 @@ class PublishAccepted:
     object_id: str = ""
     root: str = ""
     base_roots: tuple[str, ...] = ()
+    compressed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

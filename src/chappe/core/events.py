@@ -35,11 +35,13 @@ class Topology(StrEnum):
 
 
 class Payload(StrEnum):
-    """What may travel. Auto: a delta to whoever proves its base, the full snapshot to the others."""
+    """What may travel. Auto: a delta to whoever proves its base, the full snapshot to the others, compressed where that
+    is faster."""
 
     AUTO = "auto"
     FULL = "full"
     DELTA = "delta"
+    COMPRESSED = "compressed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +251,16 @@ class DeltaFrom:
 
 
 @dataclass(frozen=True, slots=True)
+class Compressed:
+    """The full snapshot compressed, as its publisher expects it. Rates are of the snapshot's bytes."""
+
+    object_id: str
+    payload_bytes: int
+    encode_bytes_per_s: float
+    decode_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class PublishRequested:
     """A publisher asks for a version. `version` 0 means the next one; `chains` 0 means as planned.
 
@@ -270,6 +282,7 @@ class PublishRequested:
     deltas: tuple[DeltaFrom, ...] = ()
     no_delta: str = ""
     t_train_s: float = 0.0  # of one training step, as the trainer measures it; 0: not told
+    compressed: Compressed | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,11 @@
-"""Which workers get a version as which object: a delta to those that prove a base, the full snapshot to the others.
+"""Which workers get a version as which object: a delta to those that prove a base, the full snapshot to the others,
+compressed where that pays.
 
 A version has one main publication (the full object), which speaks for it: members, fractions, callers, T_bcast.
-Beside it there may be lanes (deltas, each from another base), publications of their own to everything that lays, heals
-and measures chains. A member of the main that gets the version by a lane has `via` set: it has no place in the main's
-chains, and what it reports of the lane's object counts in the main, too. Nobody waits for another kind.
+Beside it there may be lanes (deltas, each from another base; the snapshot compressed, which begins at nothing),
+publications of their own to everything that lays, heals and measures chains. A member of the main that gets the
+version by a lane has `via` set: it has no place in the main's chains, and what it reports of the lane's object counts
+in the main, too. Nobody waits for another kind.
 
 Which lanes: each takes its share of the origin's uplink, so there are a few at most. The delta from what was published
 last comes first where anybody can take it, then those that most workers need, who cannot take one of the others.
@@ -31,7 +33,9 @@ from chappe.core.reasons import RebuildReason
 from chappe.core.state import FleetState
 from chappe.core.workers import Worker
 
-DELTA = "delta"
+DELTA, COMPRESSED = "delta", "full-compressed"
+NOTHING = ""
+"""The base of the compressed snapshot: everybody can begin there."""
 
 
 def lanes_of(state: FleetState, main: Publication) -> list[Publication]:
@@ -50,9 +54,13 @@ def proves(worker: Worker, root: str) -> bool:
     return bool(root) and any(h.version and h.root == root for h in worker.holdings.values())
 
 
+def takes(worker: Worker, base_root: str) -> bool:
+    return base_root == NOTHING or proves(worker, base_root)
+
+
 def takers(state: FleetState, base_roots: Iterable[str]) -> list[Worker]:
     roots = list(base_roots)
-    return [w for w in state.relays if w.placeable and any(proves(w, root) for root in roots)]
+    return [w for w in state.relays if w.placeable and any(takes(w, root) for root in roots)]
 
 
 def promised(state: FleetState, deltas: Iterable[DeltaFrom], most: int) -> dict[str, str]:
@@ -60,7 +68,7 @@ def promised(state: FleetState, deltas: Iterable[DeltaFrom], most: int) -> dict[
     left = {worker.worker_id: worker for worker in state.relays if worker.placeable}
     wanted: list[tuple[int, int, DeltaFrom]] = []
     for number, delta in enumerate(deltas):
-        mine = [worker_id for worker_id, worker in left.items() if proves(worker, delta.base_root)]
+        mine = [worker_id for worker_id, worker in left.items() if takes(worker, delta.base_root)]
         for worker_id in mine:
             del left[worker_id]
         if mine:
@@ -95,7 +103,7 @@ def lane_for(state: FleetState, main: Publication, worker: Worker) -> str:
     before = main.members[worker.worker_id].via
     offered = {lane.object_id: lane for lane in lanes_of(state, main)}
     open_ids = [i for i in main.deltas if i not in offered or offered[i].active]
-    able = [i for i in open_ids if proves(worker, main.deltas[i])]
+    able = [i for i in open_ids if takes(worker, main.deltas[i])]
     stands = before in open_ids and before in offered and worker.worker_id in offered[before].layout
     if stands or before in able:
         return before
@@ -131,7 +139,8 @@ class Lanes:
     def open(self, main: Publication, event: Offered) -> Publication | None:
         """The delta is offered. Returns the lane with its members, to be laid out; None when it is not wanted."""
         self._context.dirty[event.worker_id] = None
-        if not main.active or event.version != main.version or event.kind != DELTA:
+        due = COMPRESSED if main.deltas[event.object_id] == NOTHING else DELTA
+        if not main.active or event.version != main.version or event.kind != due:
             return None
         lane = Publication(
             object_id=event.object_id,

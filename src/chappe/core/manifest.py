@@ -80,8 +80,9 @@ class Manifest:
     """The header of an object. Build with `Manifest.build`, or from a peer with `chappe.wire.manifest`.
 
     A delta is one file, cut and hashed like any other; `target_bytes` is the size of the snapshot that it leads to,
-    `base_root` the root that it begins at. Raises ManifestError from the constructor when a field is out of bounds, so
-    that an instance is always sound (paths are checked by `chappe.payload.paths`).
+    `base_root` the root that it begins at. A compressed snapshot is a delta that begins at nothing.
+    Raises ManifestError from the constructor when a field is out of bounds, so that an instance is always sound (paths
+    are checked by `chappe.payload.paths`).
     """
 
     object_id: str
@@ -115,14 +116,17 @@ class Manifest:
                 raise ManifestError(f"tensor {t.name[:80]!r} lies outside its file")
 
     def _check_kind(self) -> None:
-        if self.kind is ObjectKind.FULL and not (self.base_root or self.target_bytes):
+        if self.kind is ObjectKind.FULL:
+            if self.base_root or self.target_bytes:
+                raise ManifestError("a full object with a base")
             return
-        if self.kind is not ObjectKind.DELTA:
-            raise ManifestError(f"an object of kind {self.kind.value} with a base, or one that is not known here")
         if [f.path for f in self.files] != [DELTA_FILE] or self.tensors:
-            raise ManifestError("a delta that is not one file")
-        if not 0 < self.target_bytes < 1 << 50 or ":" not in self.base_root or len(self.base_root) > ROOT_CHARS_MAX:
-            raise ManifestError("a delta that does not say where it begins, or how large its snapshot is")
+            raise ManifestError(f"a {self.kind.value} object that is not one file")
+        if not 0 < self.target_bytes < 1 << 50:
+            raise ManifestError(f"a {self.kind.value} object that does not say how large its snapshot is")
+        begins = ":" in self.base_root and len(self.base_root) <= ROOT_CHARS_MAX
+        if begins if self.kind is ObjectKind.FULL_COMPRESSED else not begins:
+            raise ManifestError(f"a {self.kind.value} object that begins at {self.base_root[:80]!r}")
 
     @property
     def payload_bytes(self) -> int:
@@ -130,7 +134,7 @@ class Manifest:
 
     @property
     def snapshot_bytes(self) -> int:
-        return self.target_bytes if self.kind is ObjectKind.DELTA else self.payload_bytes
+        return self.payload_bytes if self.kind is ObjectKind.FULL else self.target_bytes
 
     @cached_property
     def _first_chunk(self) -> tuple[int, ...]:

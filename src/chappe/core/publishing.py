@@ -13,7 +13,10 @@ from chappe.core.demotion import Demotions
 from chappe.core.effects import PublishAccepted, PublishAlready, PublishErrorKind, RequestDone, RequestRefused
 from chappe.core.events import (
     CancelRequested,
+    Compressed,
+    DeltaFrom,
     Offered,
+    Payload,
     PublishRequested,
     PublishWatcherLeft,
     Role,
@@ -21,7 +24,7 @@ from chappe.core.events import (
     SourceFailed,
     Topology,
 )
-from chappe.core.lanes import Lanes, lane_for, lanes_of, of_version, promised, takers
+from chappe.core.lanes import NOTHING, Lanes, lane_for, lanes_of, of_version, promised, takers
 from chappe.core.manifest import chunk_bytes_for
 from chappe.core.membership import Membership
 from chappe.core.placement import Placement
@@ -31,6 +34,7 @@ from chappe.core.reasons import RebuildReason
 from chappe.core.supersede import Supersession
 from chappe.core.versions import Verdict, judge, next_version
 from chappe.core.workers import Worker
+from chappe.planning.compression import compression_gain
 from chappe.planning.topology import Link, Plan, broadcast_floor, plan_chains, plan_star, worker_rate
 
 
@@ -75,8 +79,7 @@ class Publishing:
 
     def _attach(self, known: Publication, event: PublishRequested) -> None:
         known.watchers[event.request] = event.until
-        bases = tuple(known.deltas.values())
-        self._context.send(PublishAccepted(event.request, known.version, known.chunk_bytes, base_roots=bases))
+        self._send_accepted(known, event.request)
         self._context.changed[known.object_id] = None
 
     def _resume(self, waiting: Publication, event: PublishRequested) -> None:
@@ -111,15 +114,53 @@ class Publishing:
         self._context.state.publications[event.object_id] = publication
         self._prune()
         self._context.update(publication)
-        bases = tuple(publication.deltas.values())
-        self._context.send(PublishAccepted(event.request, version, publication.chunk_bytes, base_roots=bases))
+        self._send_accepted(publication, event.request)
         self._context.log("accepted", "", version=version, origin=self._context.name(event.origin_id))
 
+    def _send_accepted(self, publication: Publication, request: int) -> None:
+        bases = tuple(root for root in publication.deltas.values() if root != NOTHING)
+        compressed = NOTHING in publication.deltas.values()
+        self._context.send(
+            PublishAccepted(
+                request, publication.version, publication.chunk_bytes, base_roots=bases, compressed=compressed
+            )
+        )
+
     def _promise(self, publication: Publication, event: PublishRequested) -> None:
-        """Whoever proves a base that the publisher can begin at waits for its delta."""
-        state = self._context.state
-        publication.deltas = promised(state, event.deltas, self._context.config.lanes_max)
-        ready = takers(state, publication.deltas.values())
+        """Whoever proves a base that the publisher can begin at waits for its delta, the others for the compressed
+        snapshot where that is faster."""
+        state, most = self._context.state, self._context.config.lanes_max
+        publication.deltas = promised(state, event.deltas, most)
+        self._say_deltas(publication, event)
+        ready = {worker.worker_id for worker in takers(state, publication.deltas.values())}
+        others = [link for link in self._links() if link.worker_id not in ready]
+        if event.compressed is None or not others:
+            return
+        wanted, why = self._compresses(event, event.compressed, others)
+        if wanted:
+            every = (*event.deltas, DeltaFrom(NOTHING, event.compressed.object_id))
+            publication.deltas = promised(state, every, most)
+        publication.payload_reason = "; ".join(filter(None, (publication.payload_reason, why)))
+
+    def _compresses(self, event: PublishRequested, compressed: Compressed, links: list[Link]) -> tuple[bool, str]:
+        """Whether these workers are sent the compressed snapshot, and why."""
+        gain = compression_gain(
+            event.snapshot_bytes,
+            compressed.payload_bytes,
+            compressed.encode_bytes_per_s,
+            compressed.decode_bytes_per_s,
+            self._origin_rate(event.origin_id),
+            [link.uplink_bytes_per_s for link in links],
+            [link.downlink_bytes_per_s for link in links],
+            event.until,
+        )
+        cost = f"{gain.saved_s:.3g} s less on the links, {gain.added_s:.3g} s more for encoding and decoding"
+        if event.payload is Payload.COMPRESSED:
+            return True, f"compressed as was asked for: {cost}"
+        return gain.worth, f"{'compressed' if gain.worth else 'not compressed'}: {cost}"
+
+    def _say_deltas(self, publication: Publication, event: PublishRequested) -> None:
+        ready = takers(self._context.state, publication.deltas.values())
         if ready:
             bases = "the base" if len(publication.deltas) == 1 else f"one of {len(publication.deltas)} bases"
             publication.payload_reason = f"{len(ready)} of {len(self._links())} workers hold {bases}"

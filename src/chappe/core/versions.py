@@ -61,9 +61,11 @@ def _invalid(state: FleetState, event: PublishRequested) -> str:
     known = state.publications.get(event.object_id)
     if known is not None and not (known.burned and known.version == event.version):
         return f"object {event.object_id} belongs to another publisher"
-    taken = [d.object_id for d in event.deltas if d.object_id in state.publications or d.object_id == event.object_id]
-    if taken:
-        return f"object {taken[0]}, for a delta, is known already"
+    further = [delta.object_id for delta in event.deltas]
+    further += [event.compressed.object_id] if event.compressed is not None else []
+    taken = [object_id for object_id in further if object_id in state.publications or object_id == event.object_id]
+    if taken or len(set(further)) < len(further):
+        return f"object {(taken or further)[0]}, beside the full one, is known already"
     return ""
 
 

@@ -112,7 +112,7 @@ class StoredObject:
     @property
     def delta(self) -> bool:
         """It has to be applied before it is a version."""
-        return self.manifest is not None and self.manifest.kind is ObjectKind.DELTA
+        return self.manifest is not None and self.manifest.kind is not ObjectKind.FULL
 
     @property
     def base_root(self) -> str:

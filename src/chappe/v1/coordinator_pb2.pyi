@@ -453,7 +453,7 @@ class JoinReply(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., probe: _Optional[_Union[ProbeOrder, _Mapping]] = ..., wanted: _Optional[_Union[PublicationWanted, _Mapping]] = ...) -> None: ...
 
 class PublishRequest(_message.Message):
-    __slots__ = ("origin_id", "version", "until", "topology", "chains", "elapsed_s", "snapshot_bytes", "object_id", "payload", "base_root", "delta_object_id", "no_delta", "older", "t_train_s")
+    __slots__ = ("origin_id", "version", "until", "topology", "chains", "elapsed_s", "snapshot_bytes", "object_id", "payload", "base_root", "delta_object_id", "no_delta", "older", "t_train_s", "compressed")
     ORIGIN_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
@@ -468,6 +468,7 @@ class PublishRequest(_message.Message):
     NO_DELTA_FIELD_NUMBER: _ClassVar[int]
     OLDER_FIELD_NUMBER: _ClassVar[int]
     T_TRAIN_S_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSED_FIELD_NUMBER: _ClassVar[int]
     origin_id: str
     version: int
     until: float
@@ -482,10 +483,11 @@ class PublishRequest(_message.Message):
     no_delta: str
     older: _containers.RepeatedCompositeFieldContainer[DeltaFrom]
     t_train_s: float
-    def __init__(self, origin_id: _Optional[str] = ..., version: _Optional[int] = ..., until: _Optional[float] = ..., topology: _Optional[_Union[Topology, str]] = ..., chains: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., snapshot_bytes: _Optional[int] = ..., object_id: _Optional[str] = ..., payload: _Optional[str] = ..., base_root: _Optional[str] = ..., delta_object_id: _Optional[str] = ..., no_delta: _Optional[str] = ..., older: _Optional[_Iterable[_Union[DeltaFrom, _Mapping]]] = ..., t_train_s: _Optional[float] = ...) -> None: ...
+    compressed: Compressed
+    def __init__(self, origin_id: _Optional[str] = ..., version: _Optional[int] = ..., until: _Optional[float] = ..., topology: _Optional[_Union[Topology, str]] = ..., chains: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., snapshot_bytes: _Optional[int] = ..., object_id: _Optional[str] = ..., payload: _Optional[str] = ..., base_root: _Optional[str] = ..., delta_object_id: _Optional[str] = ..., no_delta: _Optional[str] = ..., older: _Optional[_Iterable[_Union[DeltaFrom, _Mapping]]] = ..., t_train_s: _Optional[float] = ..., compressed: _Optional[_Union[Compressed, _Mapping]] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("run", "version", "chunk_bytes", "object_id", "root", "base_root", "older_base_roots")
+    __slots__ = ("run", "version", "chunk_bytes", "object_id", "root", "base_root", "older_base_roots", "compressed")
     RUN_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -493,6 +495,7 @@ class Accepted(_message.Message):
     ROOT_FIELD_NUMBER: _ClassVar[int]
     BASE_ROOT_FIELD_NUMBER: _ClassVar[int]
     OLDER_BASE_ROOTS_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSED_FIELD_NUMBER: _ClassVar[int]
     run: str
     version: int
     chunk_bytes: int
@@ -500,7 +503,8 @@ class Accepted(_message.Message):
     root: str
     base_root: str
     older_base_roots: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., object_id: _Optional[str] = ..., root: _Optional[str] = ..., base_root: _Optional[str] = ..., older_base_roots: _Optional[_Iterable[str]] = ...) -> None: ...
+    compressed: bool
+    def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., object_id: _Optional[str] = ..., root: _Optional[str] = ..., base_root: _Optional[str] = ..., older_base_roots: _Optional[_Iterable[str]] = ..., compressed: _Optional[bool] = ...) -> None: ...
 
 class DeltaFrom(_message.Message):
     __slots__ = ("base_root", "object_id")
@@ -509,6 +513,18 @@ class DeltaFrom(_message.Message):
     base_root: str
     object_id: str
     def __init__(self, base_root: _Optional[str] = ..., object_id: _Optional[str] = ...) -> None: ...
+
+class Compressed(_message.Message):
+    __slots__ = ("object_id", "payload_bytes", "encode_bytes_per_s", "decode_bytes_per_s")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ENCODE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    DECODE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    payload_bytes: int
+    encode_bytes_per_s: float
+    decode_bytes_per_s: float
+    def __init__(self, object_id: _Optional[str] = ..., payload_bytes: _Optional[int] = ..., encode_bytes_per_s: _Optional[float] = ..., decode_bytes_per_s: _Optional[float] = ...) -> None: ...
 
 class AlreadyPublished(_message.Message):
     __slots__ = ("root", "publication")

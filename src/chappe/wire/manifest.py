@@ -25,9 +25,12 @@ HEADER_BYTES_MAX = 128 << 20
 PAGE_BYTES_MAX = 1 << 18
 """4096 digests of 32 bytes are half of it."""
 
-_KINDS = {pb.OBJECT_KIND_FULL: ObjectKind.FULL, pb.OBJECT_KIND_DELTA: ObjectKind.DELTA}
+_KINDS = {
+    pb.OBJECT_KIND_FULL: ObjectKind.FULL,
+    pb.OBJECT_KIND_FULL_COMPRESSED: ObjectKind.FULL_COMPRESSED,
+    pb.OBJECT_KIND_DELTA: ObjectKind.DELTA,
+}
 _KIND_NUMBERS = {kind: number for number, kind in _KINDS.items()}
-_LATER = {pb.OBJECT_KIND_FULL_COMPRESSED: ObjectKind.FULL_COMPRESSED.value}
 
 
 def encode_header(manifest: Manifest) -> bytes:
@@ -82,10 +85,7 @@ def decode_header(data: bytes, object_id: str) -> Manifest:
         raise ManifestError(f"the header of {header.object_id[:80]!r} where that of {object_id!r} was asked for")
     kind = _KINDS.get(header.kind)
     if kind is None:
-        name = _LATER.get(header.kind, f"unknown ({header.kind})")
-        raise ManifestError(
-            f"object {object_id} is of kind {name}; this node takes full objects and deltas only: upgrade it"
-        )
+        raise ManifestError(f"object {object_id} is of kind unknown ({header.kind}): upgrade this node")
     algorithm = ALGORITHMS.get(header.digest_algorithm)
     if algorithm is None:
         raise ManifestError(f"digest algorithm {header.digest_algorithm[:80]!r} is not known here: upgrade this node")
@@ -99,7 +99,7 @@ def decode_header(data: bytes, object_id: str) -> Manifest:
         chunks_per_page=header.chunks_per_page,
         kind=kind,
         base_root=header.base_root,
-        target_bytes=header.snapshot_bytes if kind is ObjectKind.DELTA else 0,
+        target_bytes=0 if kind is ObjectKind.FULL else header.snapshot_bytes,
     )
     if (header.payload_bytes, header.snapshot_bytes) != (manifest.payload_bytes, manifest.snapshot_bytes):
         raise ManifestError(
