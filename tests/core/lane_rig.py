@@ -80,7 +80,7 @@ class Rig:
                 payload,
                 tuple(ev.DeltaFrom(base, DELTAS[base]) for base in bases),
                 "none",
-                compressed,
+                compressed=compressed,
             )
         )
 
