@@ -95,3 +95,23 @@ def with_bytes(delta: Model, data: bytes) -> Model:
 
 def table_of(model: Model) -> SnapshotTable:
     return SnapshotTable.build(model.manifest.files, model.manifest.tensors)
+
+
+def compressed_model(target: Model, object_id: str, *, closing_root: str | None = None) -> Model:
+    """The snapshot compressed: a delta that begins at nothing."""
+    new = MemorySnapshot.of(dict(target.files))
+    assert list(new.files) == list(target.files)
+    plan = DeltaPlan.whole(new.table)
+    packer = Packer(XXH3_128)
+    chunks = [*packer.pack(encode_delta(plan, XXH3_128, new.read, new.read)), packer.close(closing_root or target.root)]
+    prologue = Prologue("", plan.base.digest(XXH3_128), encode_header(target.manifest))
+    data = pack_prologue(prologue) + b"".join(map(pack_chunk, chunks))
+    manifest = Manifest(
+        object_id,
+        XXH3_128,
+        1 << 16,
+        (FileEntry(DELTA_FILE, len(data)),),
+        kind=ObjectKind.FULL_COMPRESSED,
+        target_bytes=target.manifest.payload_bytes,
+    )
+    return Model({DELTA_FILE: data}, manifest, target.root)

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from chappe.core.manifest import Manifest
+from chappe.core.digest import XXH3_128
+from chappe.core.manifest import LEAF_BYTES, FileEntry, Manifest
 from chappe.errors import StoreError
 from chappe.hop.disk import Disk
 from chappe.hop.objects import StoredObject
@@ -31,6 +32,10 @@ class Base:
     version: int
     manifest: Manifest
     path: Path
+
+
+NOTHING = Base(0, Manifest("0" * 32, XXH3_128, LEAF_BYTES, (FileEntry("nothing", 0),)), Path())
+"""What a compressed snapshot begins at: the table `chappe.payload.table.NOTHING`; there is nothing to read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,12 +111,12 @@ class StoredObject:
 
     @property
     def delta(self) -> bool:
-        """It has to be applied before it is a version."""
+        """It has to be applied before it is a version: a delta, or a compressed snapshot, which begins at nothing."""
         return self.manifest is not None and self.manifest.kind is not ObjectKind.FULL
 
     @property
     def base_root(self) -> str:
-        """Of the version that a delta begins at."""
+        """Of the version that a delta begins at; empty when that is nothing."""
         return self._kept.known().base_root
 
     @property

@@ -16,7 +16,7 @@ from pathlib import Path
 from chappe.core.events import Holding
 from chappe.errors import DeltaError, RootMismatchError, StoreError, VersionConflictError
 from chappe.hop import identity, landing, retention
-from chappe.hop.ahead import Ahead, Appliers, Base
+from chappe.hop.ahead import NOTHING, Ahead, Appliers, Base
 from chappe.hop.becoming import become_full
 from chappe.hop.disk import Disk, store_error
 from chappe.hop.layout import StoreLayout
@@ -240,6 +240,8 @@ class Store:
             self._appliers.forget(held.object_id)
 
     def _base_of(self, delta: StoredObject) -> Base:
+        if not delta.base_root:
+            return NOTHING
         begins = [snapshot for snapshot in self.versions() if snapshot.root == delta.base_root]
         if not begins:
             raise DeltaError(f"the version with root {delta.base_root}, at which the delta begins, is not here")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from chappe.errors import CodecError
-from chappe.payload.table import NO_BASE, Region, SnapshotTable, check_mapping, match
+from chappe.payload.table import NO_BASE, NOTHING, Region, SnapshotTable, check_mapping, match
 
 BLOCK_ELEMENTS = 1 << 20
 
@@ -81,7 +81,7 @@ class DeltaPlan:
     @staticmethod
     def whole(target: SnapshotTable) -> DeltaPlan:
         """No base: the object is a compressed full snapshot."""
-        return DeltaPlan(SnapshotTable((), ()), target, (NO_BASE,) * len(target.regions))
+        return DeltaPlan(NOTHING, target, (NO_BASE,) * len(target.regions))
 
     @cached_property
     def _runs(self) -> tuple[_Run, ...]:

@@ -77,6 +77,10 @@ class SnapshotTable:
         return hasher.digest()
 
 
+NOTHING = SnapshotTable((FileEntry("nothing", 0),), ())
+"""What a compressed snapshot begins at: a base without a byte, so that every block is compared with zeros."""
+
+
 def element_width(dtype: str) -> int:
     """Bytes of the integers that elements are compared as: 1, 2, 4 or 8; packed sub-byte types count as bytes."""
     bits = DTYPES.get(dtype)
