@@ -164,23 +164,23 @@ def test_a_hop_that_becomes_slow_is_news_and_its_two_rates_are_kept_apart() -> N
                 meter.record(bytes_per_s // 10, now)
 
         carry(1000, 2.25)
-        assert not meters.look(), "nothing has been said of it yet"
+        assert not meters.look(now), "nothing has been said of it yet"
         (first,) = meters.take_samples()
         assert first.bytes_per_s == pytest.approx(1000, rel=0.1)
         carry(1000, 0.5)
-        assert not meters.look()
+        assert not meters.look(now)
         carry(500, 0.5)
-        assert meters.look()
+        assert meters.look(now)
         before, after = meters.take_samples()
         assert (before.bytes_per_s, after.bytes_per_s) == (pytest.approx(1000), pytest.approx(500))
         assert (before.bytes, after.bytes) == (500, 250)
         assert before.streams == after.streams == 1
         carry(500, 0.5)
-        assert not meters.look(), "it is what was said of it"
+        assert not meters.look(now), "it is what was said of it"
         carry(2000, 0.5)
-        assert not meters.look(), "more is no news"
-    assert meters.look(), "an end is"
-    assert not meters.look()
+        assert not meters.look(now), "more is no news"
+    assert meters.look(now), "an end is"
+    assert not meters.look(now)
 
 
 def test_a_hop_that_keeps_up_is_no_news() -> None:
@@ -189,6 +189,55 @@ def test_a_hop_that_keeps_up_is_no_news() -> None:
         for i in range(40):
             meter.record(1000, float(i))
             meter.idle(i + 0.01)
-            assert not meters.look()
+            assert not meters.look(float(i))
             (sample,) = meters.take_samples()
             assert (sample.bytes_per_s, sample.busy_s, sample.bytes) == (0.0, 0.0, 1000)
+
+
+def test_one_that_kept_up_with_its_source_and_does_not_any_more_is_news() -> None:
+    """No rate was ever said of it."""
+    meters = HopMeters(sending=False)
+    now = 0.0
+    with meters.measure("parent", HopMeter()) as meter:
+
+        def carry(bytes_per_s: int, seconds: float, *, behind: bool) -> None:
+            nonlocal now
+            for _ in range(round(seconds * 10)):
+                if behind:
+                    meter.start(now)
+                now += 0.1
+                meter.record(bytes_per_s // 10, now)
+                if not behind:
+                    meter.idle(now)
+
+        for _ in range(4):
+            carry(1000, 0.5, behind=False)
+            assert not meters.look(now)
+        meter.start(now)
+        meter.record(15, now + 0.3)  # a regular report comes just as it begins: too little to have been told
+        assert not meters.look(now + 0.3)
+        assert meters.take_samples()
+        now += 0.3
+        carry(500, 0.5, behind=True)
+        assert meters.look(now)
+        (sample,) = meters.take_samples()
+        assert (sample.bytes_per_s, sample.bytes) == (pytest.approx(500), 250)
+        carry(500, 0.5, behind=True)
+        assert not meters.look(now), "it is what was said of it"
+
+
+def test_one_whose_source_has_become_slower_for_long_is_not_held_against_the_old_rate() -> None:
+    meters = HopMeters(sending=False)
+    now = 0.0
+    with meters.measure("parent", HopMeter()) as meter:
+        for rate in [1000] * 4 + [500] * 20:
+            for _ in range(5):
+                now += 0.1
+                meter.record(rate // 10, now)
+                meter.idle(now)
+            assert not meters.look(now)
+        meter.start(now)
+        for _ in range(5):
+            now += 0.1
+            meter.record(50, now)
+        assert not meters.look(now)

@@ -27,6 +27,8 @@ FILL_S = 0.25
 _QUIET_S = 3.0
 DROP_SHARE = 0.75
 """Of what was said of a hop: less is news."""
+KEPT_FADE = 0.95
+"""Of what a hop carried while it kept up, in each look: its source may have become slower, which is not its fault."""
 _SLICE_S = 0.1  # of busy time: less tells nothing of a rate
 
 
@@ -151,6 +153,9 @@ class HopMeters:
         self._reported: dict[HopMeter, Sums] = {}
         self._looked: dict[HopMeter, Sums] = {}
         self._said: dict[HopMeter, float] = {}  # the rate that was reported last
+        self._kept_up: dict[HopMeter, float] = {}  # what it carried while its source was the limit, since then
+        self._passed: dict[HopMeter, int] = {}  # bytes, at the last look
+        self._looked_s: float | None = None
         self._ended: list[Moved] = []  # not reported yet
         self._before: list[Moved] = []  # what open streams moved before they became slow, not reported yet
         self._end_unseen = False
@@ -170,6 +175,8 @@ class HopMeters:
             self._ended.append((peer, *_less(_sums(meter), self._reported[meter])))
             del self._reported[meter], self._looked[meter]
             self._said.pop(meter, None)
+            self._kept_up.pop(meter, None)
+            self._passed.pop(meter, None)
             self._end_unseen = True
             self.signal.fire()
 
@@ -190,19 +197,27 @@ class HopMeters:
         """Goodput of all together while there was something to send; 0 when nothing flows."""
         return sum(meter.current_bytes_per_s(now) for meter in self._open)
 
-    def look(self) -> bool:
+    def look(self, now: float) -> bool:
         """Whether it is worth while to report often now: since the last look a stream has ended, or has become slow.
 
-        What a slow one moved before this look is reported by itself, so that the two rates are not mixed.
+        Slow is less than was said of it, and also less than it carried while it kept up with its source: of such a
+        hop no rate was said. What a slow one moved before this look is reported by itself, so that the two rates are
+        not mixed.
         """
         news, self._end_unseen = self._end_unseen, False
+        elapsed_s = now - self._looked_s if self._looked_s is not None else 0.0
+        self._looked_s = now
         for meter, peer in self._open.items():
             sums, looked = _sums(meter), self._looked[meter]
             _, linked, busy_s = _less(sums, looked)
+            passed, self._passed[meter] = self._passed.get(meter, sums[0]), sums[0]
             if busy_s < _SLICE_S:
+                if elapsed_s >= _SLICE_S:
+                    carried = (sums[0] - passed) / elapsed_s
+                    self._kept_up[meter] = max(carried, KEPT_FADE * self._kept_up.get(meter, 0.0))
                 continue
             self._looked[meter] = sums
-            if linked / busy_s < DROP_SHARE * self._said.get(meter, 0.0):
+            if linked / busy_s < DROP_SHARE * max(self._said.get(meter, 0.0), self._kept_up.get(meter, 0.0)):
                 news = True
                 self._before.append((peer, *_less(looked, self._reported[meter])))
                 self._reported[meter] = looked
@@ -220,8 +235,9 @@ class HopMeters:
             self._reported[meter] = self._looked[meter] = _sums(meter)
             if moved:
                 flowed.append((peer, moved, linked, busy_s))
-            if busy_s > 0:
+            if busy_s >= _SLICE_S:
                 self._said[meter] = linked / busy_s
+                self._kept_up.pop(meter, None)
         sums: dict[str, tuple[int, int, float]] = {}
         for peer, moved, linked, busy_s in flowed:
             had = sums.get(peer, (0, 0, 0.0))

@@ -31,7 +31,8 @@ async def report_links(
     looks = close = 0
     while True:
         seen = signal.count
-        news = [direction.look() for direction in meters]
+        now = asyncio.get_running_loop().time()
+        news = [direction.look(now) for direction in meters]
         if any(news):
             close = CLOSE_LOOKS
         if looks <= 0 or close > 0:

@@ -71,7 +71,7 @@ class Hops:
         now, report_s = self._node.agenda.now, self._node.world.config.report_s
         for stream, _ in self._open:
             stream.measure()
-        if self._received.look() | self._sent.look():
+        if self._received.look(now) | self._sent.look(now):
             self._close = CLOSE_LOOKS
         if self._close > 0 or now >= self._due_s - 1e-9:
             self._report()
