@@ -11,10 +11,11 @@ import pytest
 
 from chappe.coordinator.runclock import RunClock
 from chappe.coordinator.runner import Runner, RunnerStoppedError
-from chappe.coordinator.state import Batch, Json
+from chappe.coordinator.state import Batch
 from chappe.core import effects as fx
 from chappe.core.effects import Effect
 from chappe.core.events import Event, Heard, Tick
+from chappe.core.rows import Json, RowKey
 from chappe.errors import StoreError
 
 
@@ -34,9 +35,9 @@ class ScriptedMachine:
         self.documents.append(worker_id)
         return None if worker_id == "gone" else {"after": len(self.seen)}
 
-    def publication_document(self, object_id: str) -> Json | None:
+    def publication_rows(self, object_id: str) -> dict[RowKey, Json | None] | None:
         self.documents.append(object_id)
-        return {"object": object_id}
+        return {("head", ""): {"object": object_id}}
 
 
 class Disk:
@@ -137,6 +138,23 @@ async def test_a_document_is_made_once_for_a_transaction(rig: Rig) -> None:
     assert rig.machine.documents == ["w", "o"]
 
 
+async def test_news_that_nobody_waits_for_gathers_until_somebody_does(rig: Rig) -> None:
+    def script(event: Event) -> list[Effect]:
+        assert isinstance(event, Heard)
+        told = [fx.PublishProgress("o", (1,)) if event.session < 9 else done(9)]
+        return [fx.PersistWorker(f"w{event.session}"), *told]
+
+    rig.machine.script = script
+    rig.disk.may_go.set()
+    for session in range(1, 10):
+        rig.runner.post(event(session))
+    await rig.runner.submit(event(10))
+    assert [list(batch.workers) for batch in rig.disk.batches] == [[f"w{n}" for n in range(1, 11)]]
+    assert rig.delivered == [*(fx.PublishProgress("o", (1,)) for _ in range(8)), done(9), done(9)]
+    rig.runner.post(event(1))
+    await started(rig.disk)  # alone, it is written nevertheless
+
+
 async def test_events_during_a_write_share_the_next_transaction(rig: Rig) -> None:
     rig.machine.script = lambda _event: [fx.PersistWorker("w"), fx.PersistPublication("o"), fx.PersistWorker("gone")]
     rig.runner.post(event(1))
@@ -147,7 +165,7 @@ async def test_events_during_a_write_share_the_next_transaction(rig: Rig) -> Non
     await asyncio.gather(*waiting)
     assert len(rig.disk.batches) == 2
     assert rig.disk.batches[1].workers == {"w": {"after": 9}, "gone": None}
-    assert rig.disk.batches[1].publications == {"o": {"object": "o"}}
+    assert rig.disk.batches[1].publications == {"o": {("head", ""): {"object": "o"}}}
 
 
 async def test_what_is_written_is_the_state_after_all_events_of_the_transaction(rig: Rig) -> None:

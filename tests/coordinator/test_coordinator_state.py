@@ -12,6 +12,7 @@ from sqlalchemy.dialects import postgresql
 
 from chappe.coordinator import state
 from chappe.coordinator.state import Batch, StateStore
+from chappe.core.rows import HEAD
 from chappe.errors import ConfigError, StoreCorruptError, StoreError, StoreLockedError, WrongRunError
 
 KEY = bytes(range(32))
@@ -46,17 +47,20 @@ def test_another_run_is_refused_with_the_remedy(url: str) -> None:
     store.close()
 
 
-def test_documents_are_put_replaced_and_removed(url: str) -> None:
+def test_documents_and_rows_are_put_replaced_and_removed(url: str) -> None:
     store = StateStore.open(url)
     store.load("r", lambda: KEY)
-    store.write(Batch({"a": {"n": 1}, "b": {"n": 2}}, {"o": {"chains": [["a", "b"], []]}}, 100))
-    store.write(Batch({"a": {"n": 3, "ü": None}, "b": None}, {"p": {}}, None, {"saved_s": 12.25}))
+    chain, member = ("chain", "0"), ("member", "a")
+    store.write(Batch({"a": {"n": 1}, "b": {"n": 2}}, {"o": {HEAD: {"v": 1}, chain: {}, member: {"level": 1}}}, 100))
+    store.write(Batch({}, {"gone": {HEAD: {}, member: {}}}))
+    rows = {HEAD: {"v": 2}, chain: None, ("chain", "1"): {"ü": ["a", "b"]}, ("edge", "0 nobody"): None}
+    store.write(Batch({"a": {"n": 3, "ü": None}, "b": None}, {"o": rows, "gone": None}, None, {"saved_s": 12.25}))
     store.close()
     store = StateStore.open(url)
     stored = store.load("r", never)
     store.close()
     assert stored.workers == {"a": {"n": 3, "ü": None}}
-    assert stored.publications == {"o": {"chains": [["a", "b"], []]}, "p": {}}
+    assert stored.publications == {"o": {HEAD: {"v": 2}, ("chain", "1"): {"ü": ["a", "b"]}, member: {"level": 1}}}
     assert stored.epoch_reserved == 100
     assert stored.clock == {"saved_s": 12.25}
 
@@ -66,7 +70,7 @@ def test_a_failed_write_leaves_nothing_of_its_batch(url: str) -> None:
     store.load("r", lambda: KEY)
     store.write(Batch({"a": {"n": 1}}))
     with pytest.raises(StoreError, match="cannot write"):
-        store.write(Batch({"a": {"n": 2}}, {"o": {"unserialisable": object()}}))
+        store.write(Batch({"a": {"n": 2}}, {"o": {HEAD: {"unserialisable": object()}}}))
     assert store.load("r", never).workers == {"a": {"n": 1}}
     store.close()
 
@@ -135,6 +139,7 @@ def test_a_file_that_is_no_database_and_a_directory_that_is_missing_are_named(tm
 
 
 def test_the_statements_compile_for_postgresql() -> None:
-    insert = postgresql.insert(state._workers)
-    statement = insert.on_conflict_do_update(index_elements=["worker_id"], set_={"document": insert.excluded.document})
-    assert "ON CONFLICT (worker_id) DO UPDATE" in str(statement.compile(dialect=postgresql.dialect()))
+    insert = postgresql.insert(state._rows)
+    keys = [column.name for column in state._rows.primary_key.columns]
+    statement = insert.on_conflict_do_update(index_elements=keys, set_={"document": insert.excluded.document})
+    assert "ON CONFLICT (object_id, kind, key) DO UPDATE" in str(statement.compile(dialect=postgresql.dialect()))

@@ -6,17 +6,17 @@ its Hello), and nothing else.
 
 from __future__ import annotations
 
-import json
 import random
 
 import pytest
 
 from chappe.core import events as ev
 from chappe.core.effects import Assign, PublishAccepted, PublishFinished, RequestRefused, StartProbe, WakeAt
-from chappe.core.fleet import Fleet, FleetConfig, FleetState
+from chappe.core.fleet import Fleet, FleetConfig
 from chappe.core.invariants import History, broken
 from chappe.core.publication import LIVE, Phase
 from chappe.core.reasons import ParentLossReason
+from tests.core.written import Written, in_any_order
 
 CHUNKS = 40
 
@@ -49,6 +49,7 @@ class Storm:
         self.config = FleetConfig("run")
         self.fleet = Fleet(self.config)
         self.history = History()
+        self.written = Written()
         self.now = 50.0
         self.wake: float | None = None
         self.sessions = 0
@@ -74,6 +75,7 @@ class Storm:
     def tell(self, event: ev.Event) -> None:
         self.trail.append(f"{self.now:.2f} {event}")
         effects = self.fleet.handle(event, self.now)
+        self.written.take(effects, self.fleet.state)
         problems = broken(self.fleet) + self.history.observe(self.fleet, effects)
         assert not problems, "\n".join([*self.trail[-25:], *problems])
         for effect in effects:
@@ -283,11 +285,11 @@ class Storm:
                     self.tell(ev.LeaveRequested(node.worker_id, node.session))
 
     def do_coordinator(self) -> None:
-        stored = json.loads(json.dumps(self.fleet.state.to_json()))
-        state = FleetState.from_json(stored)
-        assert {p["object_id"]: p for p in state.to_json()["publications"]} == {
-            p["object_id"]: p for p in stored["publications"]
-        }
+        """Killed: the next one finds what is written."""
+        state = self.written.state()
+        for object_id, publication in state.publications.items():
+            assert in_any_order(publication.to_json()) == in_any_order(self.written.document(object_id))
+        self.written.restarted(state)
         self.fleet = Fleet(self.config, state)
         self.wake = None
         for node in self.nodes:

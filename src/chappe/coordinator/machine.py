@@ -10,13 +10,15 @@ from dataclasses import fields
 from typing import Any
 
 from chappe.coordinator.runclock import RunClock
-from chappe.coordinator.state import Json, Stored
+from chappe.coordinator.state import Stored
 from chappe.core import status
 from chappe.core.effects import Effect
 from chappe.core.events import Event
 from chappe.core.fleet import Fleet
+from chappe.core.rows import Json, RowKey, Rows, assemble
 from chappe.core.state import FleetConfig, FleetState
 from chappe.core.training_view import TrainingView
+from chappe.errors import StoreCorruptError
 from chappe.v1 import coordinator_pb2 as pb
 
 _RELAY_FIELDS = tuple(field.name for field in fields(status.RelayView))
@@ -33,9 +35,14 @@ class FleetMachine:
     def __init__(self, config: FleetConfig, stored: Stored, clock: RunClock) -> None:
         self.config = config
         self._clock = clock
-        state = FleetState.from_rows(
-            stored.workers.values(), stored.publications.values(), stored.epoch_reserved, clock.saved_s
-        )
+        try:
+            publications = [assemble(rows) for rows in stored.publications.values()]
+        except ValueError as error:
+            raise StoreCorruptError(f"the coordinator's state is damaged: {error}") from error
+        state = FleetState.from_rows(stored.workers.values(), publications, stored.epoch_reserved, clock.saved_s)
+        self._written = {key: Rows() for key in state.publications}
+        for key, publication in state.publications.items():
+            self._written[key].changes(publication)
         self._fleet = Fleet(config, state)
 
     @property
@@ -50,9 +57,12 @@ class FleetMachine:
         worker = self.state.workers.get(worker_id)
         return None if worker is None else worker.to_json()
 
-    def publication_document(self, object_id: str) -> Json | None:
+    def publication_rows(self, object_id: str) -> dict[RowKey, Json | None] | None:
         publication = self.state.publications.get(object_id)
-        return None if publication is None else publication.to_json()
+        if publication is None:
+            self._written.pop(object_id, None)
+            return None
+        return self._written.setdefault(object_id, Rows()).changes(publication)
 
     # ---- what people see -------------------------------------------------------------------------------------------
 

@@ -3,15 +3,17 @@
     post(event) ──▶ fleet.handle ──▶ effects ─┬─ Persist*, ForgetWorker ──▶ writer thread ─┐
                     (on the loop)             └─ the rest waits for them ──────────────────┴──▶ deliver
 
-Events that come while a transaction is being written share the next one, and what it writes is the state after the last
-of them: a document of a large fleet is made once for a transaction, not for every event. When the state cannot be
-written, or the machine raises, the runner stops for good: a coordinator that goes on from what it could not write would
-hand out epochs and versions twice. The runner decides nothing.
+Events that come while a transaction is being written share the next one, and news that nobody is to be told of gathers
+for a moment first. What is written is the state after the last of them: a row is made once for a transaction, and only
+when it differs from what was written before. When the state cannot be written, or the machine raises, the runner stops
+for good: a coordinator that goes on from what it could not write would hand out epochs and versions twice. The runner
+decides nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,15 +22,18 @@ from typing import Protocol
 import structlog
 
 from chappe.coordinator.runclock import RunClock
-from chappe.coordinator.state import Batch, Json
+from chappe.coordinator.state import Batch
 from chappe.core import effects as fx
 from chappe.core.effects import Effect
 from chappe.core.events import Event, Tick
+from chappe.core.rows import Json, RowKey
 from chappe.errors import ChappeError, StoreError
 from chappe.hop.source import Signal
 
 log = structlog.get_logger()
 
+GATHER_S = 0.02
+"""What nobody waits for to be written may wait so long for company: in a broadcast every relay has such news."""
 _TIMER_MAX_S = 3600.0  # a Tick that comes early is harmless, and the loop's clock stands still while the host sleeps
 
 
@@ -37,11 +42,14 @@ class RunnerStoppedError(ChappeError):
 
 
 class Machine(Protocol):
-    """The fleet, and how its parts are written down. A document is None when the thing is gone."""
+    """The fleet, and how its parts are written down. What is None is gone.
+
+    `publication_rows` gives what has changed since it was last asked: whoever asks has to write it.
+    """
 
     def handle(self, event: Event, now: float) -> list[Effect]: ...
     def worker_document(self, worker_id: str) -> Json | None: ...
-    def publication_document(self, object_id: str) -> Json | None: ...
+    def publication_rows(self, object_id: str) -> dict[RowKey, Json | None] | None: ...
 
 
 @dataclass(slots=True)
@@ -57,6 +65,11 @@ class _Entry:
     @property
     def must_write(self) -> bool:
         return bool(self.workers or self.publications or self.epoch_reserved is not None)
+
+    @property
+    def urgent(self) -> bool:
+        """Somebody is to be told something that is not only progress."""
+        return any(not isinstance(effect, fx.PublishProgress) for effect in self.effects)
 
 
 class Runner:
@@ -79,6 +92,7 @@ class Runner:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="chappe-state")
         self._pending: list[_Entry] = []
         self._writing: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()  # what is pending cannot wait for company
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self.failure: ChappeError | None = None
@@ -105,6 +119,8 @@ class Runner:
         for event in events:
             self._handle(event, entry)
         self._pending.append(entry)
+        if entry.urgent:
+            self._hurry.set()
         if self._writing is None:
             # Nearly all events change nothing that must be written: no thread, no task, no wait.
             if entry.must_write:
@@ -139,7 +155,9 @@ class Runner:
     async def _write_pending(self) -> None:
         loop = asyncio.get_running_loop()
         while self._pending:
+            await self._gather()
             entries, self._pending = self._pending, []
+            self._hurry.clear()
             if any(entry.must_write for entry in entries):
                 batch = self._batch(entries)
                 try:
@@ -151,13 +169,19 @@ class Runner:
             self._deliver_all(entries)
         self._writing = None
 
+    async def _gather(self) -> None:
+        if not self._closed:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GATHER_S):
+                    await self._hurry.wait()
+
     def _batch(self, entries: Sequence[_Entry]) -> Batch:
         """The state now, in all that these entries changed: nothing has been handled that is not among them."""
         workers = dict.fromkeys(key for entry in entries for key in entry.workers)
         publications = dict.fromkeys(key for entry in entries for key in entry.publications)
         return Batch(
             {key: self._machine.worker_document(key) for key in workers},
-            {key: self._machine.publication_document(key) for key in publications},
+            {key: self._machine.publication_rows(key) for key in publications},
             max((entry.epoch_reserved or 0 for entry in entries), default=0) or None,
             self._clock.mark(),
         )
@@ -198,6 +222,7 @@ class Runner:
 
     def _stop_taking(self) -> None:
         self._closed = True
+        self._hurry.set()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

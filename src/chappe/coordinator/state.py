@@ -1,8 +1,9 @@
 """What a coordinator must not forget: its run and key, its workers, its publications, the epochs it has reserved.
 
-The store keeps JSON documents by key and knows nothing of what is in them. One transaction per `Batch`, durable when
-`write` returns (SQLite: WAL with synchronous=FULL). SQLite by default; a PostgreSQL URL works where a driver is
-installed. One coordinator per database: the second is refused while the first lives.
+The store keeps JSON documents by key and knows nothing of what is in them: one for a worker, and for a publication as
+many rows as `chappe.core.rows` makes of it, so that a change is written and not the fleet. One transaction per `Batch`,
+durable when `write` returns (SQLite: WAL with synchronous=FULL). SQLite by default; a PostgreSQL URL works where a
+driver is installed. One coordinator per database: the second is refused while the first lives.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 
+from chappe.core.rows import Json, RowKey, split
 from chappe.errors import ConfigError, StoreCorruptError, StoreError, StoreLockedError, WrongRunError
 
-Json = dict[str, Any]
-
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+_WHOLE_DOCUMENTS = "1"  # the schema that had one document for a publication
 _ADVISORY_LOCK = 0x6368617070650001  # "chappe", 1: PostgreSQL's lock for "a coordinator runs on this database"
 _KEY_BYTES = 32
 
@@ -41,9 +42,17 @@ _workers = sa.Table(
     sa.Column("worker_id", sa.String(128), primary_key=True),
     sa.Column("document", sa.JSON, nullable=False),
 )
-_publications = sa.Table(
-    "chappe_publications",
+_rows = sa.Table(
+    "chappe_publication_rows",
     _metadata,
+    sa.Column("object_id", sa.String(128), primary_key=True),
+    sa.Column("kind", sa.String(16), primary_key=True),
+    sa.Column("key", sa.String(160), primary_key=True),
+    sa.Column("document", sa.JSON, nullable=False),
+)
+_publications = sa.Table(  # of schema 1
+    "chappe_publications",
+    sa.MetaData(),
     sa.Column("object_id", sa.String(128), primary_key=True),
     sa.Column("document", sa.JSON, nullable=False),
 )
@@ -51,10 +60,10 @@ _publications = sa.Table(
 
 @dataclass(slots=True)
 class Batch:
-    """What changed: one transaction. A document that is None is removed."""
+    """What changed: one transaction. A document or row that is None is removed, and so is a publication."""
 
     workers: dict[str, Json | None] = field(default_factory=dict)
-    publications: dict[str, Json | None] = field(default_factory=dict)
+    publications: dict[str, Mapping[RowKey, Json | None] | None] = field(default_factory=dict)
     epoch_reserved: int | None = None
     clock: Json | None = None  # RunClock.mark() when this was decided
 
@@ -67,7 +76,7 @@ class Stored:
     token_key: bytes  # Ed25519 private key, raw
     epoch_reserved: int
     workers: Mapping[str, Json]
-    publications: Mapping[str, Json]
+    publications: Mapping[str, Mapping[RowKey, Json]]
     clock: Json | None  # RunClock.mark() of the last write
 
 
@@ -116,11 +125,23 @@ class StateStore:
             version = self._read_meta().get("schema_version")
             if version is None:
                 self._put_meta("schema_version", str(SCHEMA_VERSION))
+            elif version == _WHOLE_DOCUMENTS:
+                self._split_publications()
             elif version != str(SCHEMA_VERSION):
                 raise StoreCorruptError(
                     f"--state {self.shown}: its schema is version {version}, this program writes {SCHEMA_VERSION}: "
                     "use the chappe release that wrote it, or another file"
                 )
+
+    def _split_publications(self) -> None:
+        """From schema 1, in the transaction that has begun: whoever dies in the middle finds it as it was."""
+        try:
+            found = split(row.document for row in self._connection.execute(sa.select(_publications)))
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreCorruptError(f"--state {self.shown}: one of its publications is damaged: {error!r}") from error
+        self._put_rows(found)
+        self._put_meta("schema_version", str(SCHEMA_VERSION))
+        _publications.drop(self._connection)
 
     def load(self, run: str | None, new_token_key: Callable[[], bytes]) -> Stored:
         """Read everything. A new database is given `run` (or a generated name) and a key, both kept from then on.
@@ -140,9 +161,10 @@ class StateStore:
                         "leave --run out to go on with it, or name another --state for a new run"
                     )
                 workers = {row.worker_id: row.document for row in self._connection.execute(sa.select(_workers))}
-                publications = {
-                    row.object_id: row.document for row in self._connection.execute(sa.select(_publications))
-                }
+                publications: dict[str, dict[RowKey, Json]] = {}
+                ordered = sa.select(_rows).order_by(*_rows.primary_key.columns)
+                for row in self._connection.execute(ordered):
+                    publications.setdefault(row.object_id, {})[row.kind, row.key] = row.document
         except sa.exc.SQLAlchemyError as error:
             raise StoreError(f"--state {self.shown}: cannot read it: {_cause(error)}") from error
         try:
@@ -158,8 +180,8 @@ class StateStore:
         """One transaction, on disk when this returns. Raises StoreError, and then nothing of the batch is there."""
         try:
             with self._connection.begin():
-                self._put_documents(_workers, batch.workers)
-                self._put_documents(_publications, batch.publications)
+                self._put_workers(batch.workers)
+                self._put_rows(batch.publications)
                 if batch.epoch_reserved is not None:
                     self._put_meta("epoch_reserved", str(batch.epoch_reserved))
                 if batch.clock is not None:
@@ -180,20 +202,37 @@ class StateStore:
             insert.on_conflict_do_update(index_elements=["key"], set_={"value": insert.excluded.value})
         )
 
-    def _put_documents(self, table: sa.Table, documents: Mapping[str, Json | None]) -> None:
-        key = table.primary_key.columns.values()[0]
-        changed = [
-            {key.name: name, "document": document} for name, document in documents.items() if document is not None
-        ]
-        gone = [name for name, document in documents.items() if document is None]
-        if changed:
-            insert = self._insert(table)
-            self._connection.execute(
-                insert.on_conflict_do_update(index_elements=[key.name], set_={"document": insert.excluded.document}),
-                changed,
-            )
+    def _put_workers(self, documents: Mapping[str, Json | None]) -> None:
+        changed = [{"worker_id": key, "document": one} for key, one in documents.items() if one is not None]
+        gone = [key for key, one in documents.items() if one is None]
+        self._put(_workers, changed)
         if gone:
-            self._connection.execute(sa.delete(table).where(key.in_(gone)))
+            self._connection.execute(sa.delete(_workers).where(_workers.c.worker_id.in_(gone)))
+
+    def _put_rows(self, publications: Mapping[str, Mapping[RowKey, Json | None] | None]) -> None:
+        changed: list[Json] = []
+        gone: list[Json] = []
+        for object_id, rows in publications.items():
+            if rows is None:
+                self._connection.execute(sa.delete(_rows).where(_rows.c.object_id == object_id))
+                continue
+            for (kind, key), document in rows.items():
+                row: Json = {"object_id": object_id, "kind": kind, "key": key}
+                if document is None:
+                    gone.append({f"old_{name}": value for name, value in row.items()})
+                else:
+                    changed.append(row | {"document": document})
+        self._put(_rows, changed)
+        if gone:
+            same = [column == sa.bindparam(f"old_{column.name}") for column in _rows.primary_key.columns]
+            self._connection.execute(sa.delete(_rows).where(*same), gone)
+
+    def _put(self, table: sa.Table, rows: list[Json]) -> None:
+        if rows:
+            insert = self._insert(table)
+            keys = [column.name for column in table.primary_key.columns]
+            document = {"document": insert.excluded.document}
+            self._connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=document), rows)
 
 
 # ---- opening -------------------------------------------------------------------------------------------------------

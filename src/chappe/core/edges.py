@@ -50,7 +50,7 @@ class EdgeBook:
 
     def __init__(self) -> None:
         self.main: dict[Key, Issued] = {}
-        self.fallback: dict[Key, dict[str, Issued]] = {}
+        self.fallback: dict[Key, Mapping[str, Issued]] = {}  # replaced, never changed in place
 
     def forget(self, stripe: int, child: str) -> None:
         """The child has left its place: whatever place it gets next is a new edge."""
@@ -74,11 +74,14 @@ class EdgeBook:
         """The next derivation hands out a new epoch although the edge is the same."""
         self.main.pop((stripe, child), None)
 
+    def rows_of(self, key: Key) -> list[list[Any]]:
+        """What is in force for one child."""
+        main = [self.main[key]] if key in self.main else []
+        fallback = self.fallback.get(key, {}).values()
+        return [[*key, False, *i.row] for i in main] + [[*key, True, *i.row] for i in fallback]
+
     def to_json(self) -> list[list[Any]]:
-        rows: list[list[Any]] = [[stripe, child, False, *i.row] for (stripe, child), i in self.main.items()]
-        for (stripe, child), by_ancestor in self.fallback.items():
-            rows.extend([stripe, child, True, *i.row] for i in by_ancestor.values())
-        return rows
+        return [row for key in sorted(self.main.keys() | self.fallback.keys()) for row in self.rows_of(key)]
 
     @classmethod
     def from_json(cls, rows: list[list[Any]]) -> EdgeBook:
@@ -86,7 +89,7 @@ class EdgeBook:
         for stripe, child, is_fallback, *rest in rows:
             issued = Issued(*rest)
             if is_fallback:
-                book.fallback.setdefault((stripe, child), {})[issued.parent] = issued
+                book.fallback[stripe, child] = {**book.fallback.get((stripe, child), {}), issued.parent: issued}
             else:
                 book.main[stripe, child] = issued
         return book

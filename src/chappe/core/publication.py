@@ -15,7 +15,7 @@ closing it counts again. Who joins later is served and not counted. Closed count
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -64,6 +64,13 @@ class Member:
     @property
     def counted(self) -> bool:
         return self.targeted and self.lost is None
+
+    def to_json(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in MEMBER_FIELDS}
+        return values | {"lost": None if self.lost is None else self.lost.value}
+
+
+MEMBER_FIELDS = tuple(one.name for one in fields(Member))
 
 
 @dataclass(slots=True)
@@ -228,7 +235,8 @@ class Publication:
 
     # ---- keeping ----
 
-    def to_json(self) -> dict[str, Any]:
+    def head_json(self) -> dict[str, Any]:
+        """Without what grows with the fleet (see `chappe.core.rows`)."""
         return {
             "object_id": self.object_id,
             "version": self.version,
@@ -262,10 +270,15 @@ class Publication:
             "alarm": self.alarm,
             "t_train_s": self.t_train_s,
             "t_bcast": dict(self.t_bcast),
+            "cases": [case.to_json() for case in self.cases.values()],
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.head_json(),
             "layout": self.layout.to_json(),
             "edges": self.edges.to_json(),
-            "cases": [case.to_json() for case in self.cases.values()],
-            "members": {worker_id: _member_to_json(m) for worker_id, m in self.members.items()},
+            "members": {worker_id: member.to_json() for worker_id, member in self.members.items()},
         }
 
     @classmethod
@@ -281,21 +294,6 @@ class Publication:
         publication = cls(**{**data, **rest})
         publication._counts, publication._failed = publication.recount()
         return publication
-
-
-def _member_to_json(member: Member) -> dict[str, Any]:
-    return {
-        "name": member.name,
-        "targeted": member.targeted,
-        "level": member.level,
-        "lost": None if member.lost is None else member.lost.value,
-        "failed": member.failed,
-        "deferred": member.deferred,
-        "superseded": member.superseded,
-        "why": member.why,
-        "via": member.via,
-        "full_only": member.full_only,
-    }
 
 
 def _member_from_json(data: dict[str, Any]) -> Member:

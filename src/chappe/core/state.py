@@ -1,8 +1,8 @@
 """What the fleet machine knows, as plain data that survives a restart of the coordinator.
 
-`FleetState.workers[id].to_json()` and `FleetState.publications[object_id].to_json()` are the rows to store on
-`PersistWorker` and `PersistPublication` (an object that is not in the state any more: delete its row), `reserved_epoch`
-is what `PersistEpoch` says. `FleetState.from_json` takes the rows back.
+`FleetState.workers[id].to_json()` is the row to store on `PersistWorker`, `chappe.core.rows` makes those to store of
+`FleetState.publications[object_id]` on `PersistPublication` (what is not in the state any more: delete it),
+`reserved_epoch` is what `PersistEpoch` says. `FleetState.from_rows` takes them back, with publications assembled.
 """
 
 from __future__ import annotations

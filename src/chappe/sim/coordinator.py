@@ -8,7 +8,7 @@ What is not written when it dies is lost. A restart may be on a rebooted host: i
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from chappe.coordinator.assignments import encode_assignment, encode_probe
 from chappe.coordinator.runclock import RunClock
@@ -16,7 +16,9 @@ from chappe.core import effects as fx
 from chappe.core import events as ev
 from chappe.core.effects import Effect
 from chappe.core.fleet import Fleet
+from chappe.core.publication import Publication
 from chappe.core.relay_events import Assigned, Released
+from chappe.core.rows import Json, RowKey, Rows, assemble
 from chappe.core.state import FleetConfig, FleetState
 from chappe.sim.clock import Entry, HostClock
 from chappe.sim.links import COORDINATOR, HANDSHAKES
@@ -27,6 +29,7 @@ from chappe.wire.relay_messages import Refusal, Welcomed, decode_assignment, dec
 if TYPE_CHECKING:
     from chappe.sim.world import World
 
+K = TypeVar("K")
 
 DIAL_BACK_S = 3.0
 DIAL_AGAIN_S = 15.0  # twice as long each time, as `chappe.coordinator.dialback` has it
@@ -39,6 +42,13 @@ def unsigned(claims: EdgeClaims) -> EdgeToken:
     return EdgeToken(claims=claims.SerializeToString(deterministic=True))
 
 
+def _put(table: dict[K, str], key: K, row: Json | None) -> None:
+    if row is None:
+        table.pop(key, None)
+    else:
+        table[key] = json.dumps(row)
+
+
 class Coordinator:
     def __init__(self, world: World, config: FleetConfig, clock: HostClock) -> None:
         self.world = world
@@ -48,8 +58,9 @@ class Coordinator:
         self.since_s = 0.0  # on the agenda: when this process began
         self.sessions: dict[int, Session] = {}
         self._mark: dict[str, Any] | None = None
-        self._workers: dict[str, Any] = {}
-        self._publications: dict[str, Any] = {}
+        self._workers: dict[str, str] = {}
+        self._publications: dict[str, dict[RowKey, str]] = {}
+        self._written: dict[str, Rows] = {}
         self._reserved = 0
         self._wake: Entry | None = None
         self.fleet = Fleet(config)
@@ -59,8 +70,14 @@ class Coordinator:
 
     def start(self) -> None:
         self._run_clock = RunClock.resume(self._mark, self.clock.boot_id, self.clock.boot, self.clock.wall)
-        rows = json.loads(json.dumps([list(self._workers.values()), list(self._publications.values())]))
-        state = FleetState.from_rows(rows[0], rows[1], self._reserved, self._run_clock.saved_s)
+        workers = [json.loads(row) for row in self._workers.values()]
+        publications = [
+            assemble({key: json.loads(row) for key, row in rows.items()}) for rows in self._publications.values()
+        ]
+        state = FleetState.from_rows(workers, publications, self._reserved, self._run_clock.saved_s)
+        self._written = {key: Rows() for key in state.publications}
+        for key, publication in state.publications.items():
+            self._written[key].changes(publication)
         self.fleet = Fleet(self.config, state)
         self.running = True
         self.since_s = self.world.agenda.now
@@ -142,21 +159,24 @@ class Coordinator:
         for effect in effects:
             match effect:
                 case fx.PersistWorker(key) | fx.ForgetWorker(key):
-                    self._put(self._workers, key, state.workers.get(key))
+                    worker = state.workers.get(key)
+                    _put(self._workers, key, None if worker is None else worker.to_json())
                 case fx.PersistPublication(key):
-                    self._put(self._publications, key, state.publications.get(key))
+                    self._write_publication(key, state.publications.get(key))
                 case fx.PersistEpoch(reserved):
                     self._reserved = reserved
                 case _:
                     continue
             self._mark = self._run_clock.mark()
 
-    @staticmethod
-    def _put(rows: dict[str, Any], key: str, thing: Any) -> None:
-        if thing is None:
-            rows.pop(key, None)
-        else:
-            rows[key] = thing.to_json()
+    def _write_publication(self, object_id: str, publication: Publication | None) -> None:
+        if publication is None:
+            self._publications.pop(object_id, None)
+            self._written.pop(object_id, None)
+            return
+        rows = self._publications.setdefault(object_id, {})
+        for key, row in self._written.setdefault(object_id, Rows()).changes(publication).items():
+            _put(rows, key, row)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
