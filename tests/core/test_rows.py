@@ -93,6 +93,18 @@ def test_chains_keep_their_order_beyond_nine() -> None:
     assert [c["slot"] for c in assemble(dict(sorted(rows.items())))["layout"]] == list(range(12))
 
 
+def test_a_document_of_the_time_of_one_delta_is_understood() -> None:
+    document = {key: value for key, value in make(2, 1).to_json().items() if key not in ("deltas", "t_train_s")}
+    main = split([{**document, "delta_id": "d", "base_root": "x:base"}])["o"][HEAD]
+    lane = split([{**document, "delta_id": "", "main": "m", "base_root": "x:base"}])["o"][HEAD]
+    without = split([{**document, "delta_id": "", "base_root": ""}])["o"][HEAD]
+    assert [(head["deltas"], head["base_root"]) for head in (main, lane, without)] == [
+        ({"d": "x:base"}, ""),
+        ({}, "x:base"),
+        ({}, ""),
+    ]
+
+
 @pytest.mark.parametrize("rows", [{}, {("chain", "x"): {}, HEAD: {}}, {HEAD: {}, ("edge", "0 a"): {}}])
 def test_rows_that_are_no_publication_are_refused(rows: dict[tuple[str, str], dict[str, object]]) -> None:
     with pytest.raises(ValueError, match="no publication"):

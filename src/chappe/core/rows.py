@@ -102,9 +102,18 @@ def assemble(rows: Mapping[RowKey, Json]) -> Json:
 
 
 def split(publications: Iterable[Json]) -> dict[str, dict[RowKey, Json]]:
-    """Whole documents as rows, by object."""
+    """Whole documents, as they were kept before there were rows, as rows by object."""
     found = {}
     for document in publications:
-        publication = Publication.from_json(document)
+        publication = Publication.from_json(_today(document))
         found[publication.object_id] = {key: row for key, row in Rows().changes(publication).items() if row is not None}
     return found
+
+
+def _today(document: Json) -> Json:
+    """A version had one delta then, named by two fields of the main publication."""
+    rest = {key: value for key, value in document.items() if key != "delta_id"}
+    lane = document.get("delta_id", "")
+    if lane and not document.get("main"):
+        rest |= {"deltas": {lane: document["base_root"]}, "base_root": ""}
+    return rest
