@@ -202,7 +202,8 @@ class Fetches:
                 )
 
     def _request(self, order: OpenFetch, held: StoredObject) -> FetchRequest:
-        return build_request(held, order.stripe, EdgeToken.FromString(order.source.token), order.rejected)
+        token = EdgeToken.FromString(order.source.token)
+        return build_request(held, order.stripe, token, order.rejected, order.stripes)
 
     async def _await_push(self, order: OpenFetch, held: StoredObject, meter: HopMeter) -> FetchEnd:
         """The parent cannot be dialled: wait for its call."""

@@ -11,6 +11,7 @@ from typing import Any
 from chappe.core.digest import XXH3_128
 from chappe.core.ledger import Ledger
 from chappe.core.manifest import CHUNK_BYTES_MIN, FileEntry, Manifest
+from chappe.core.stripemap import PLAIN
 from chappe.errors import ChunkMismatchError, ManifestError
 from chappe.hop.catalog import Catalog
 from chappe.hop.client import FetchEnd, build_request, fetch
@@ -179,11 +180,12 @@ class Node:
 
     async def fetch_from(self, parent: Node, *, edge: dict[str, Any] | None = None, **options: Any) -> FetchEnd:
         """One Fetch into this node's object."""
-        rejected = options.pop("rejected", ())
+        rejected, stripe, stripes = (options.pop(*o) for o in (("rejected", ()), ("stripe", 0), ("stripes", PLAIN)))
         channel = open_channel(parent.server.address, self.tls, options.pop("expected_name", parent.worker_id))
         edge_token = token(parent.worker_id, self.worker_id, **(edge or {}))
         try:
-            return await fetch(channel, build_request(self.object, 0, edge_token, rejected), self.object, **options)
+            request = build_request(self.object, stripe, edge_token, rejected, stripes)
+            return await fetch(channel, request, self.object, **options)
         finally:
             await channel.close()
 

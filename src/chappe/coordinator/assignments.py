@@ -11,6 +11,7 @@ from chappe.coordinator.codec import KINDS
 from chappe.core import effects
 from chappe.v1 import coordinator_pb2 as pb
 from chappe.v1 import relay_pb2
+from chappe.wire.stripes import encode_stripes
 
 _KIND_NUMBERS = {name: number for number, name in KINDS.items()}
 
@@ -54,6 +55,7 @@ def encode_assignment(assign: effects.Assign, run: str, sign: Sign) -> pb.JoinRe
             epoch=edge.epoch,
             dialer=_DIALERS[edge.dialer],
             expected_bytes_per_s=edge.expected_bytes_per_s,
+            stripes=encode_stripes(edge.stripes),
         )
         if edge.parent is not None:
             encoded.parent.CopyFrom(_peer(edge.parent))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from chappe.core.stripemap import PLAIN, StripeMap
+
 
 @dataclass(frozen=True, slots=True)
 class PeerRef:
@@ -55,6 +57,7 @@ class Edge:
     children: tuple[ChildSlot, ...] = ()
     dialer: Dialer = Dialer.CHILD  # of the hop from the parent
     expected_bytes_per_s: float = 0.0  # of that hop when its epoch was handed out; 0: unknown
+    stripes: StripeMap = PLAIN  # of the object
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from chappe.core.effects import Target
 from chappe.core.events import Holding, ObjectState
 from chappe.core.ranges import Range
 from chappe.core.relay_events import Restored
+from chappe.core.stripemap import StripeMap
 
 DOUBTS_OF_TWO, DOUBTS_OF_ONE = 2, 4
 """How many sources must have sent a chunk that does not match its page, or how often the only one, until it is the page
@@ -52,6 +53,12 @@ class Held:
     @property
     def complete(self) -> bool:
         return self.chunks_total is not None and sum(b - a for a, b in self.chunks) == self.chunks_total
+
+    def lacks(self, stripes: StripeMap, stripe: int) -> bool:
+        """Whether chunks of this stripe are missing. All are while nobody knows how many there are."""
+        if stripes.plain or self.complete or self.chunks_total is None:
+            return not self.complete
+        return stripes.lacks(stripe, self.chunks, self.chunks_total)
 
     @property
     def state(self) -> ObjectState:

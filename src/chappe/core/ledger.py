@@ -70,6 +70,10 @@ class Ledger:
         """What is not held, with an open end (see `OPEN_END`) while the total is unknown."""
         return self.held.missing(0, OPEN_END if self.total is None else self.total)
 
+    def ready(self, cursor: Cursor, wanted: RangeSet) -> bool:
+        """Whether `take` would return anything. Nothing is moved."""
+        return bool(self.take(Cursor(cursor.run, cursor.offset), wanted.copy(), 1))
+
     def take(self, cursor: Cursor, wanted: RangeSet, most: int) -> list[int]:
         """Up to `most` chunks that arrived at or after the cursor, are still held, and are in `wanted`.
 

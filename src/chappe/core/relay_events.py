@@ -13,6 +13,7 @@ from chappe.core.effects import ChildSlot, Count, Log, PeerRef, Target, WakeAt
 from chappe.core.events import HeldEdge, Holding
 from chappe.core.ranges import Range
 from chappe.core.reasons import ParentLossReason
+from chappe.core.stripemap import PLAIN, StripeMap
 
 # ---- what the coordinator wants ------------------------------------------------------------------------------------
 
@@ -49,6 +50,7 @@ class EdgeOrder:
     children: tuple[ChildSlot, ...] = ()
     pushes: tuple[PushOrder, ...] = ()  # those of the children that are dialled from here
     expected_bytes_per_s: float = 0.0  # of the hop to the parent, as the coordinator figures it; 0: unknown
+    stripes: StripeMap = PLAIN  # which chunks are meant
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -243,6 +245,7 @@ class OpenFetch:
     rejected: tuple[int, ...] = ()
     epoch: int = 0  # of the edge
     expected_bytes_per_s: float = 0.0
+    stripes: StripeMap = PLAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -410,8 +410,9 @@ class Transfer:
                 effects.append(Land(held.object_id, target.version, target.root))
         for upstream in self._upstreams.values():
             held = self._objects[upstream.order.object_id]
-            ending = held.complete and upstream.fetch is not None  # its parent says so next
-            effects += upstream.run(ending or held.wants_chunks(now), now)
+            lacks = held.lacks(upstream.order.stripes, upstream.order.stripe)
+            ending = not lacks and upstream.fetch is not None  # its parent says so next
+            effects += upstream.run(ending or (lacks and held.wants_chunks(now)), now)
         install = self._installs.due(now)
         return effects if install is None else [*effects, install]
 

@@ -90,9 +90,10 @@ class Upstream:
     def take(self, order: EdgeOrder) -> list[RelayEffect]:
         """A new order for the same (object, stripe). A running fetch from the wanted parent is kept."""
         old, self.order = self.order, order
-        if order.epoch == old.epoch and order.sources == old.sources:
+        if order.epoch == old.epoch and order.sources == old.sources and order.stripes == old.stripes:
             return []
-        if self.fetch is not None and self.source is not None and order.parent is not None:
+        goes_on = self.fetch is not None and order.stripes == old.stripes  # with another map other chunks are meant
+        if goes_on and self.source is not None and order.parent is not None:
             running = self.source.peer
             if running == order.parent.peer and self.source.dials == order.parent.dials:
                 self.source = order.parent
@@ -133,6 +134,7 @@ class Upstream:
                 self.rejected,
                 self.order.epoch,
                 self.order.expected_bytes_per_s,
+                self.order.stripes,
             )
         )
         self.rejected = ()

@@ -10,6 +10,7 @@ import grpc.aio
 from chappe.core.digest import Algorithm
 from chappe.core.ledger import OPEN_END
 from chappe.core.reasons import ParentLossReason
+from chappe.core.stripemap import PLAIN, StripeMap
 from chappe.hop.inlet import Inlet
 from chappe.hop.limits import TokenBucket
 from chappe.hop.meter import GRPC, HopMeter
@@ -20,6 +21,7 @@ from chappe.hop.tcp_receive import TcpRoute
 from chappe.hop.tcp_send import TcpLostError
 from chappe.v1.relay_pb2 import EdgeToken, FetchRequest, Range, Watermark
 from chappe.wire.frames import PROTOCOL_VERSION
+from chappe.wire.stripes import decode_stripes, encode_stripes
 
 __all__ = ["FetchEnd", "build_request", "fetch"]
 
@@ -32,8 +34,10 @@ _REFUSED = {
 }
 
 
-def build_request(sink: ChunkSink, stripe: int, token: EdgeToken, rejected: Iterable[int] = ()) -> FetchRequest:
-    """Ask for everything that the sink lacks. `rejected` are the chunks of `FetchEnd.rejected`."""
+def build_request(
+    sink: ChunkSink, stripe: int, token: EdgeToken, rejected: Iterable[int] = (), stripes: StripeMap = PLAIN
+) -> FetchRequest:
+    """Ask for everything that the sink lacks of this stripe. `rejected` are the chunks of `FetchEnd.rejected`."""
     return FetchRequest(
         protocol_version=PROTOCOL_VERSION,
         object_id=sink.object_id,
@@ -43,6 +47,7 @@ def build_request(sink: ChunkSink, stripe: int, token: EdgeToken, rejected: Iter
         lacks_pages=[Range(start=sink.pages_held, stop=OPEN_END)],
         lacks_chunks=[Range(start=start, stop=stop) for start, stop in sink.ledger.missing()],
         rejected_chunks=rejected,
+        stripes=encode_stripes(stripes),
     )
 
 
@@ -109,7 +114,8 @@ async def fetch(
     try:
         return await attempt(request, tcp)
     except TcpLostError:  # the parent is there all the same
-        return await attempt(build_request(sink, request.stripe, request.token), None)
+        stripes = decode_stripes(request.stripes if request.HasField("stripes") else None, request.stripe)
+        return await attempt(build_request(sink, request.stripe, request.token, (), stripes), None)
 
 
 def _method(channel: grpc.aio.Channel) -> grpc.aio.UnaryStreamMultiCallable[FetchRequest, bytes]:

@@ -33,6 +33,7 @@ from chappe.hop.stall import STALL_FLOOR_S, stall_timeout_s
 from chappe.v1.relay_pb2 import End, EndReason, FetchRequest, HeaderPart, Page, Watermark
 from chappe.wire.frames import ChunkBatch, Data, PageFrame, Reply
 from chappe.wire.manifest import HeaderAssembler
+from chappe.wire.stripes import decode_stripes
 
 _LOSS = {
     EndReason.END_REASON_BUSY: ParentLossReason.BUSY,
@@ -80,6 +81,10 @@ class Receiver:
         self._wants_header = request.lacks_header
         self._wanted_pages = RangeSet((r.start, r.stop) for r in request.lacks_pages)
         self._wanted = RangeSet((r.start, r.stop) for r in request.lacks_chunks)
+        self._stripe = request.stripe
+        self._stripes = decode_stripes(request.stripes if request.HasField("stripes") else None, request.stripe)
+        self._restricted = self._stripes.plain
+        self._taken = 0  # chunks, of a stripe
         self._header = HeaderAssembler()
         self._data_s = boot_now()
 
@@ -184,6 +189,7 @@ class Receiver:
             if manifest.page_of(chunk) >= sink.pages_held:
                 raise PeerError(f"chunk {chunk} before its page")
             self._wanted.discard(chunk, chunk + 1)
+            self._taken += 1
             if chunk in held:
                 continue  # another parent was faster
             if digests is not None and batch.digests is not None:
@@ -199,13 +205,20 @@ class Receiver:
         manifest = self._sink.manifest
         if manifest is None:
             raise PeerError("pages or chunks before the header")
+        if not self._restricted:
+            self._restrict(manifest)
         return manifest
+
+    def _restrict(self, manifest: Manifest) -> None:
+        """Only chunks of the stripe were asked for: which those are can be said now."""
+        self._wanted = self._stripes.restrict(self._stripe, self._wanted, manifest.chunks_total)
+        self._restricted = True
 
     def _mark(self, mark: Watermark) -> FetchEnd | None:
         if self._on_watermark is not None:
             self._on_watermark(mark)
         now = boot_now()
-        if mark.chunks_held <= len(self._sink.ledger.held):
+        if mark.chunks_held <= (len(self._sink.ledger.held) if self._stripes.plain else self._taken):
             self._meter.idle(now)  # starved: the parent has no more either
             self._data_s = now
             return None
@@ -222,6 +235,8 @@ class Receiver:
             reason = _LOSS.get(end.reason, ParentLossReason.PROTOCOL)
             return FetchEnd(reason, detail=end.detail or f"the parent ended with reason {end.reason}")
         manifest = self._sink.manifest
+        if manifest is not None and not self._restricted:
+            self._restrict(manifest)
         if manifest is None or self._wanted.within(0, manifest.chunks_total):
             return FetchEnd(ParentLossReason.PROTOCOL, detail="the parent says that all has been sent, and it has not")
         return FetchEnd(None)

@@ -24,7 +24,7 @@ from chappe.clock import boot_now
 from chappe.core.ledger import Cursor
 from chappe.core.manifest import CHUNK_TIME_S, Manifest
 from chappe.core.ranges import RangeSet
-from chappe.errors import StoreError, UsageError
+from chappe.errors import PeerError, StoreError, UsageError
 from chappe.hop.guard import Ticket
 from chappe.hop.limits import TokenBucket
 from chappe.hop.meter import HopMeter, HopMeters
@@ -36,6 +36,7 @@ from chappe.hop.tcp_send import Piece, TcpLostError
 from chappe.v1.relay_pb2 import EndReason, FetchRequest, Range
 from chappe.wire.frames import encode_header_part, encode_page, encode_watermark
 from chappe.wire.manifest import split_header
+from chappe.wire.stripes import decode_stripes
 
 WATERMARK_S = 0.5
 """The protocol promises one a second."""
@@ -77,6 +78,12 @@ class ChildStream:
         self._wants_header = request.lacks_header
         self._wanted_pages = _ranges(request.lacks_pages, "lacks_pages")
         self._wanted = _ranges(request.lacks_chunks, "lacks_chunks")
+        try:
+            self._stripes = decode_stripes(request.stripes if request.HasField("stripes") else None, request.stripe)
+        except PeerError as error:
+            raise UsageError(str(error)) from error
+        self._restricted = self._stripes.plain
+        self._taken = 0  # chunks, of a stripe
         self._cursor = Cursor()
         self._next_page = 0
         self._marked_s = float("-inf")
@@ -86,6 +93,8 @@ class ChildStream:
         manifest = self.source.manifest
         if manifest is None:
             return 0
+        if not self._restricted:
+            self._restrict(manifest)
         held = self.source.ledger.held
         chunks = sum(b - a for start, stop in self._wanted for a, b in held.within(start, stop))
         return chunks * manifest.chunk_bytes
@@ -150,6 +159,8 @@ class ChildStream:
                 continue
             manifest = source.manifest
             if manifest is not None:
+                if not self._restricted:
+                    self._restrict(manifest)
                 if self._wants_header:
                     await self._send_header()
                     continue
@@ -157,6 +168,7 @@ class ChildStream:
                     self.meter.switched_to_tcp()
                 chunks = source.ledger.take(self._cursor, self._wanted, self._batch_chunks(manifest))
                 if chunks:
+                    self._taken += len(chunks)
                     await self._send_chunks(manifest, chunks)
                     continue
                 if self._all_chunks_sent(manifest):
@@ -178,10 +190,18 @@ class ChildStream:
         except TimeoutError:
             return  # a watermark is due
 
+    def _restrict(self, manifest: Manifest) -> None:
+        """Only chunks of the stripe are meant: which those are can be said now."""
+        self._wanted = self._stripes.restrict(self._request.stripe, self._wanted, manifest.chunks_total)
+        self._restricted = True
+
     async def _mark(self, now: float) -> None:
         self._marked_s = now
         ledger = self.source.ledger
-        mark = encode_watermark(len(ledger.held), ledger.total, ledger.complete)
+        held = len(ledger.held)
+        if not self._stripes.plain:  # what is here of other stripes says nothing of this hop
+            held = self._taken + (self._restricted and ledger.ready(self._cursor, self._wanted))
+        mark = encode_watermark(held, ledger.total, ledger.complete)
         await self._outlet.put([self._outlet.message(mark)])
 
     async def _mark_now(self) -> None:
@@ -221,6 +241,7 @@ class ChildStream:
             if chunk in self.source.ledger.held:
                 raise StoreError(f"chunk {chunk} of object {self.source.object_id} cannot be read to be sent")
             self._wanted.add(chunk, chunk + 1)
+            self._taken -= 1
 
     def _all_chunks_sent(self, manifest: Manifest) -> bool:
         return not self._wanted.within(0, manifest.chunks_total)

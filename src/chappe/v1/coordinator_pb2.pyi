@@ -349,7 +349,7 @@ class ChildSlot(_message.Message):
     def __init__(self, child: _Optional[_Union[Peer, _Mapping]] = ..., slot: _Optional[int] = ..., generation: _Optional[int] = ..., epoch: _Optional[int] = ..., token: _Optional[_Union[_relay_pb2.EdgeToken, _Mapping]] = ..., dialer: _Optional[_Union[Dialer, str]] = ...) -> None: ...
 
 class Edge(_message.Message):
-    __slots__ = ("object_id", "stripe", "parent", "dialer", "token", "fallbacks", "children", "epoch", "expected_bytes_per_s")
+    __slots__ = ("object_id", "stripe", "parent", "dialer", "token", "fallbacks", "children", "epoch", "stripes", "expected_bytes_per_s")
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     STRIPE_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
@@ -358,6 +358,7 @@ class Edge(_message.Message):
     FALLBACKS_FIELD_NUMBER: _ClassVar[int]
     CHILDREN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STRIPES_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     object_id: str
     stripe: int
@@ -367,8 +368,9 @@ class Edge(_message.Message):
     fallbacks: _containers.RepeatedCompositeFieldContainer[Fallback]
     children: _containers.RepeatedCompositeFieldContainer[ChildSlot]
     epoch: int
+    stripes: _relay_pb2.StripeMap
     expected_bytes_per_s: float
-    def __init__(self, object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., parent: _Optional[_Union[Peer, _Mapping]] = ..., dialer: _Optional[_Union[Dialer, str]] = ..., token: _Optional[_Union[_relay_pb2.EdgeToken, _Mapping]] = ..., fallbacks: _Optional[_Iterable[_Union[Fallback, _Mapping]]] = ..., children: _Optional[_Iterable[_Union[ChildSlot, _Mapping]]] = ..., epoch: _Optional[int] = ..., expected_bytes_per_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., parent: _Optional[_Union[Peer, _Mapping]] = ..., dialer: _Optional[_Union[Dialer, str]] = ..., token: _Optional[_Union[_relay_pb2.EdgeToken, _Mapping]] = ..., fallbacks: _Optional[_Iterable[_Union[Fallback, _Mapping]]] = ..., children: _Optional[_Iterable[_Union[ChildSlot, _Mapping]]] = ..., epoch: _Optional[int] = ..., stripes: _Optional[_Union[_relay_pb2.StripeMap, _Mapping]] = ..., expected_bytes_per_s: _Optional[float] = ...) -> None: ...
 
 class Target(_message.Message):
     __slots__ = ("object_id", "version", "root", "kind", "payload_bytes", "snapshot_bytes")

@@ -149,8 +149,16 @@ class EdgeToken(_message.Message):
     signature: bytes
     def __init__(self, claims: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
+class StripeMap(_message.Message):
+    __slots__ = ("weights", "run")
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    weights: _containers.RepeatedScalarFieldContainer[int]
+    run: int
+    def __init__(self, weights: _Optional[_Iterable[int]] = ..., run: _Optional[int] = ...) -> None: ...
+
 class FetchRequest(_message.Message):
-    __slots__ = ("protocol_version", "object_id", "stripe", "token", "lacks_header", "lacks_pages", "lacks_chunks", "rejected_chunks", "accepts_tcp")
+    __slots__ = ("protocol_version", "object_id", "stripe", "token", "lacks_header", "lacks_pages", "lacks_chunks", "rejected_chunks", "stripes", "accepts_tcp")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     STRIPE_FIELD_NUMBER: _ClassVar[int]
@@ -159,6 +167,7 @@ class FetchRequest(_message.Message):
     LACKS_PAGES_FIELD_NUMBER: _ClassVar[int]
     LACKS_CHUNKS_FIELD_NUMBER: _ClassVar[int]
     REJECTED_CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    STRIPES_FIELD_NUMBER: _ClassVar[int]
     ACCEPTS_TCP_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     object_id: str
@@ -168,8 +177,9 @@ class FetchRequest(_message.Message):
     lacks_pages: _containers.RepeatedCompositeFieldContainer[Range]
     lacks_chunks: _containers.RepeatedCompositeFieldContainer[Range]
     rejected_chunks: _containers.RepeatedScalarFieldContainer[int]
+    stripes: StripeMap
     accepts_tcp: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., token: _Optional[_Union[EdgeToken, _Mapping]] = ..., lacks_header: _Optional[bool] = ..., lacks_pages: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., lacks_chunks: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., rejected_chunks: _Optional[_Iterable[int]] = ..., accepts_tcp: _Optional[bool] = ...) -> None: ...
+    def __init__(self, protocol_version: _Optional[int] = ..., object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., token: _Optional[_Union[EdgeToken, _Mapping]] = ..., lacks_header: _Optional[bool] = ..., lacks_pages: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., lacks_chunks: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., rejected_chunks: _Optional[_Iterable[int]] = ..., stripes: _Optional[_Union[StripeMap, _Mapping]] = ..., accepts_tcp: _Optional[bool] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("index", "data")

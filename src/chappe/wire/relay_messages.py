@@ -30,6 +30,7 @@ from chappe.core.relay_events import (
 from chappe.errors import PeerError
 from chappe.v1 import coordinator_pb2 as pb
 from chappe.v1 import relay_pb2
+from chappe.wire.stripes import decode_stripes
 
 RANGES_MAX = 4096
 """Of one holding. What is held beyond them is not claimed: a message stays small, and claiming less is safe."""
@@ -297,6 +298,7 @@ def _edge(edge: pb.Edge) -> EdgeOrder:
         tuple(ChildSlot(_peer(c.child), c.slot, c.generation, c.epoch) for c in edge.children),
         decode_pushes(edge),
         edge.expected_bytes_per_s,
+        decode_stripes(edge.stripes if edge.HasField("stripes") else None, edge.stripe),
     )
 
 

@@ -1,0 +1,119 @@
+"""A relay with several stripes: a parent and a fetch for each, one ledger, and what happens when they differ in pace.
+
+Each row of the list is a test:
+
+  two parents, one object          a fetch for each stripe, with the map
+  a stripe is complete             its fetch is not opened again, the others go on
+  a complete stripe loses a chunk  only it is fetched again
+  one parent of several dies       its stripe takes its fallback, the others do not notice
+  restart in the middle            only stripes that lack something are fetched
+  the map changes                  all of them are fetched anew: other chunks are meant
+  stripes become a plain chain     what is left is one fetch
+  the disk is full                 all stop, and go on together
+"""
+
+from __future__ import annotations
+
+from relay_rig import A, Rig, source, target
+
+from chappe.core.reasons import ParentLossReason
+from chappe.core.relay_events import (
+    ChunksDropped,
+    CloseFetch,
+    EdgeOrder,
+    FetchConnected,
+    FetchEnded,
+    LocalFault,
+    OpenFetch,
+    Progress,
+    ReportLost,
+    Restored,
+)
+from chappe.core.stripemap import StripeMap
+
+TWO = StripeMap((1, 1))  # even chunks are stripe 0's, odd ones stripe 1's
+THREE = StripeMap((1, 1, 1))
+
+
+def edge(stripe: int, parent: str, *fallbacks: str, stripes: StripeMap = TWO, epoch: int = 1) -> EdgeOrder:
+    others = tuple(source(name) for name in fallbacks)
+    return EdgeOrder(A, stripe, epoch, source(parent), others, stripes=stripes)
+
+
+def opened(rig: Rig, *effects: object) -> dict[int, OpenFetch]:
+    return {e.stripe: e for e in effects if isinstance(e, OpenFetch)}
+
+
+def started(**options: object) -> tuple[Rig, dict[int, OpenFetch]]:
+    rig = Rig(**options)  # type: ignore[arg-type]
+    fetches = opened(rig, *rig.assign(target(), edge(0, "p", "q"), edge(1, "r", "s")))
+    for fetch in fetches.values():
+        rig.do(FetchConnected(fetch.fetch))
+    return rig, fetches
+
+
+def test_each_stripe_has_a_fetch_of_its_own_with_the_map() -> None:
+    rig, fetches = started()
+    assert {s: f.source.peer.name for s, f in fetches.items()} == {0: "p", 1: "r"}
+    assert all(f.stripes == TWO for f in fetches.values())
+    assert {(e.stripe, e.parent) for e in rig.machine.edges()} == {(0, "id-p"), (1, "id-r")}
+
+
+def test_a_complete_stripe_is_left_alone_while_the_others_go_on() -> None:
+    rig, fetches = started()
+    rig.do(Progress(A, ((0, 1), (2, 3)), 4))
+    assert rig.open.keys() == {f.fetch for f in fetches.values()}  # its parent says so next
+    effects = rig.do(FetchEnded(fetches[0].fetch, None, progressed=True))
+    assert not opened(rig, *effects)
+    assert rig.open.keys() == {fetches[1].fetch}
+    rig.do(Progress(A, ((0, 3),), 4), after=10.0)
+    assert rig.open.keys() == {fetches[1].fetch}
+    rig.do(Progress(A, ((0, 4),), 4))
+    rig.do(FetchEnded(fetches[1].fetch, None, progressed=True))
+    assert not rig.open
+
+
+def test_a_chunk_that_rots_is_fetched_in_its_own_stripe() -> None:
+    rig, fetches = started()
+    rig.do(Progress(A, ((0, 3),), 4))
+    rig.do(FetchEnded(fetches[0].fetch, None, progressed=True))
+    effects = rig.do(ChunksDropped(A, ((0, 2),)))
+    assert CloseFetch(fetches[1].fetch) in effects  # it asked before, as for a plain chain
+    assert opened(rig, *effects).keys() == {0, 1}
+
+
+def test_a_dead_parent_costs_its_stripe_only() -> None:
+    rig, fetches = started()
+    effects = rig.do(FetchEnded(fetches[1].fetch, ParentLossReason.STALLED))
+    assert [e.edge.stripe for e in effects if isinstance(e, ReportLost)] == [1]
+    assert fetches[0].fetch in rig.open
+    again = opened(rig, *rig.wait())
+    assert {s: f.source.peer.name for s, f in again.items()} == {1: "s"}
+
+
+def test_after_a_restart_only_what_lacks_something_is_fetched() -> None:
+    _, fetches = started(restored=[Restored(A, chunks=((0, 1), (2, 3)), chunks_total=4)])
+    assert fetches.keys() == {1}
+
+
+def test_another_map_means_other_chunks() -> None:
+    rig, fetches = started()
+    effects = rig.assign(target(), *(edge(s, "p", stripes=THREE, epoch=2) for s in range(3)))
+    assert {e.fetch for e in effects if isinstance(e, CloseFetch)} == {f.fetch for f in fetches.values()}
+    assert {s: f.stripes for s, f in opened(rig, *effects).items()} == dict.fromkeys(range(3), THREE)
+
+
+def test_stripes_that_become_a_plain_chain() -> None:
+    rig, _ = started()
+    effects = rig.assign(target(), EdgeOrder(A, 0, 2, source("p")))
+    assert {s: f.stripes.plain for s, f in opened(rig, *effects).items()} == {0: True}
+    assert len(rig.open) == 1
+
+
+def test_a_full_disk_stops_all_and_all_go_on() -> None:
+    rig, fetches = started()
+    rig.do(Progress(A, ((0, 1),), 4))
+    effects = rig.do(FetchEnded(fetches[0].fetch, LocalFault.DISK_FULL, "full"))
+    assert CloseFetch(fetches[1].fetch) in effects
+    assert not rig.open
+    assert opened(rig, *rig.wait()).keys() == {0, 1}
