@@ -14,6 +14,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,12 +24,14 @@ from chappe.clock import boot_now
 from chappe.errors import ManifestError, PublicationFailedError, SnapshotError, UsageError
 from chappe.hop.net import Tls
 from chappe.loop_thread import LoopThread, shared_loop
-from chappe.origin.bases import Base, Bases
+from chappe.origin.bases import DELTAS_KEPT, Bases, Making
+from chappe.origin.deltaoffer import DeltaPlanned
 from chappe.origin.deltas import WORTH_SHARE, DeltaFile, estimate
 from chappe.origin.job import PublishJob
 from chappe.origin.node import OriginNode, OriginSettings
 from chappe.origin.scan import Snapshot, scan
 from chappe.origin.spool import SpooledSnapshot, spool_tensors
+from chappe.origin.steps import Base
 from chappe.publication import AsyncPublication, Publication, check_fraction
 from chappe.v1 import coordinator_pb2 as pb
 
@@ -55,6 +58,8 @@ class AsyncPublisher:
     - `base_cache`: where the bytes published last are kept, to make the next delta from them. None: the copy of tensors
       that is there anyway, or a temporary copy of files, until this publisher closes. A folder: there, for the next
       process too (twice a snapshot's size while it is replaced). False: nowhere, and everything is sent in full.
+    - `keep_deltas`: so many of the last deltas are kept beside the base, in at most a quarter of a snapshot's bytes:
+      workers that are that far behind get one folded delta.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class AsyncPublisher:
         name: str | None = None,
         spool: str | os.PathLike[str] | None = None,
         base_cache: str | os.PathLike[str] | bool | None = None,
+        keep_deltas: int = DELTAS_KEPT,
         open_timeout_s: float = 10.0,
     ) -> None:
         self._settings = OriginSettings.parse(
@@ -89,7 +95,7 @@ class AsyncPublisher:
         self._node: OriginNode | None = None
         self._jobs: list[PublishJob] = []
         folder = None if base_cache is None or isinstance(base_cache, bool) else Path(base_cache)
-        self._bases = Bases(folder, enabled=base_cache is not False)
+        self._bases = Bases(folder, enabled=base_cache is not False, deltas_kept=_checked_kept(keep_deltas))
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -190,7 +196,7 @@ class AsyncPublisher:
             t_train_s=_checked_t_train(t_train_s),
         )
         snapshot, spool = await self._take(source)
-        base = await self._base_for(request, node.session.run, snapshot)
+        deltas = await self._deltas_for(request, node.session.run, snapshot)
         if node is not self._node:  # closed meanwhile
             _close_spool(spool)
             self._opened()
@@ -203,7 +209,7 @@ class AsyncPublisher:
             spool,
             self._forget,
             on_root=self._published,
-            make_delta=None if base is None else lambda full: DeltaFile(base, snapshot, full, self._spool_directory),
+            deltas=deltas,
         )
         self._jobs.append(job)
         job.start()
@@ -221,13 +227,13 @@ class AsyncPublisher:
         spool = await loop.run_in_executor(None, spool_tensors, source, self._spool_directory)
         return spool.snapshot, spool
 
-    async def _base_for(self, request: pb.PublishRequest, run: str, snapshot: Snapshot) -> Base | None:
-        """What a delta would begin at; the request says it, or why there is none. Raises UsageError without one for
-        payload delta."""
+    async def _deltas_for(self, request: pb.PublishRequest, run: str, snapshot: Snapshot) -> DeltaPlanned | None:
+        """The deltas that can be made; the request says which, or why there are none. Raises UsageError without one
+        for payload delta."""
         if request.payload == "full":
             request.no_delta = "payload full was asked for"
             return None
-        base = await self._bases.get(run)
+        base, share = await self._bases.get(run), 0.0
         if base is None:
             request.no_delta = self._bases.why
         else:
@@ -239,16 +245,20 @@ class AsyncPublisher:
                 if share > WORTH_SHARE and request.payload == "auto":
                     request.no_delta = f"a delta from version {base.version} would have about {share:.0%} of the bytes"
         if not request.no_delta and base is not None:
-            request.base_root, request.delta_object_id = base.root, uuid4().hex
-            return base
+            object_ids = {root: uuid4().hex for root in _bases_of(base, share, snapshot.snapshot_bytes)}
+            (request.base_root, request.delta_object_id), *older = object_ids.items()
+            request.older.extend(pb.DeltaFrom(base_root=root, object_id=object_id) for root, object_id in older)
+            make = partial(DeltaFile, spool=self._spool_directory)
+            return DeltaPlanned(base, snapshot, object_ids, make)
         if request.payload == "delta":
             raise UsageError(f"payload=delta: {request.no_delta}; publish with payload=auto")
         return None
 
-    def _published(self, job: PublishJob, root: str) -> None:
+    def _published(self, job: PublishJob, root: str, making: Making | None) -> None:
         node = self._node
         if node is not None:
-            self._bases.published(node.session.run, job.snapshot, root, job.publication.version or 0, job.spool)
+            version = job.publication.version or 0
+            self._bases.published(node.session.run, job.snapshot, root, version, job.spool, making)
 
     def _unwanted(self, object_id: str) -> None:
         for job in [job for job in self._jobs if job.owns(object_id)]:
@@ -276,6 +286,7 @@ class Publisher:
         name: str | None = None,
         spool: str | os.PathLike[str] | None = None,
         base_cache: str | os.PathLike[str] | bool | None = None,
+        keep_deltas: int = DELTAS_KEPT,
         open_timeout_s: float = 10.0,
     ) -> None:
         self._publisher = AsyncPublisher(
@@ -290,6 +301,7 @@ class Publisher:
             name=name,
             spool=spool,
             base_cache=base_cache,
+            keep_deltas=keep_deltas,
             open_timeout_s=open_timeout_s,
         )
         self._thread: LoopThread = shared_loop()
@@ -372,6 +384,26 @@ def _checked_payload(payload: str) -> str:
     if payload not in PAYLOADS:
         raise UsageError(f"payload={payload!r} is not one of {', '.join(PAYLOADS)}")
     return payload
+
+
+def _checked_kept(keep_deltas: int) -> int:
+    if keep_deltas < 0:
+        raise UsageError(f"keep_deltas={keep_deltas!r}: give a number of deltas, or 0 for none")
+    return keep_deltas
+
+
+def _bases_of(base: Base, share: float, snapshot_bytes: int) -> list[str]:
+    """The roots from which a delta may be worth its bytes, the newest first: folded, deltas have at most the sum of
+    their bytes."""
+    roots = [base.root]
+    size = share * snapshot_bytes
+    for step in reversed(base.steps):
+        size += step.size_bytes
+        if size > WORTH_SHARE * snapshot_bytes:
+            break
+        if step.base_root not in roots:
+            roots.append(step.base_root)
+    return roots
 
 
 def _checked_topology(topology: str) -> pb.Topology:

@@ -14,6 +14,7 @@ from chappe.core.digest import XXH3_128
 from chappe.core.manifest import Manifest
 from chappe.errors import PublicationCancelledError, SnapshotChangedError
 from chappe.origin.bases import Bases
+from chappe.origin.blocksources import Compared
 from chappe.origin.deltas import DeltaFile, estimate
 from chappe.origin.hashing import hash_snapshot
 from chappe.origin.scan import Snapshot, scan
@@ -78,11 +79,11 @@ async def test_the_copy_of_tensors_is_kept_as_it_is(tmp_path: Path) -> None:
     bases = Bases(None)
     spools = [spool_tensors({"w": np.full(10, i)}, tmp_path) for i in range(2)]
     for version, spool in enumerate(spools):
-        bases.published("run", spool.snapshot, f"xxh3_128:{version:032x}", version, spool)
+        bases.published("run", spool.snapshot, f"xxh3_128:{version:032x}", version + 1, spool)
         spool.close()  # its publication is over
         base = await bases.get("run")
         assert base is not None
-        assert (base.version, spool.path.exists()) == (version, True)
+        assert (base.version, spool.path.exists()) == (version + 1, True)
     assert not spools[0].path.exists()
     await bases.close()
     assert not spools[1].path.exists()
@@ -121,12 +122,13 @@ async def delta_file(tmp_path: Path, changed: int = 100) -> DeltaFile:
     full = Manifest("f" * 32, XXH3_128, 1 << 16, target.entries, target.tensors)
     assert estimate(base.snapshot, target) < 0.01
     assert estimate(base.snapshot, model(tmp_path / "c", 7)) > 0.9
-    return DeltaFile(base, target, full, tmp_path)
+    return DeltaFile(Compared(base, target), full, tmp_path)
 
 
 async def test_a_base_that_was_altered_is_found_before_a_delta_is_made(tmp_path: Path) -> None:
     file = await delta_file(tmp_path)
-    path = file.base.snapshot.files[-1].location
+    assert isinstance(file.source, Compared)
+    path = file.source.base.snapshot.files[-1].location
     data = bytearray(path.read_bytes())
     data[-5] ^= 1
     path.write_bytes(data)

@@ -1,19 +1,22 @@
 """Keeps the bytes that were published last, so that the next version can be sent as a delta from them.
 
     published ──root known──▶ tensors: the copy that is there anyway is kept    in the spool, until the publisher closes
-                         └──▶ files: copied, hashed, kept under their root      in a folder, also for the next process
+                         ├──▶ files: copied, hashed, kept under their root      in a folder, also for the next process
+                         └──▶ the delta that led there: one more step           for who is behind, and for a way back
 
-One snapshot is kept; while the next one is copied, two. No room, a folder that another publisher uses, or files that
-changed are no error: then there is no base, `why` says so, and full objects are sent. The bytes of a base are hashed
-again before a delta of them is offered (`chappe.origin.deltas`), so nothing depends on what this folder looks like.
+One snapshot is kept; while the next one is copied, two. Beside it the last deltas (`chappe.origin.steps`), so many and
+of so many bytes at most: who is further behind gets the full object. No room, a folder that another publisher uses, or
+files that changed are no error: then there is no base, `why` says so, and full objects are sent. The bytes of a base
+are hashed again before a delta of them is offered, those of a step before it is folded, so nothing depends on what this
+folder looks like.
 
-    DIRECTORY/<run>/lock   base.json {root, version, folder}   <folder>/files...
+    DIRECTORY/<run>/lock   base.json {root, versions, folder, steps}   <folder>/files...
+                    step-.../delta, header, dropped
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import json
 import logging
@@ -21,14 +24,17 @@ import os
 import re
 import shutil
 import threading
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
 from chappe.core.digest import ALGORITHMS
 from chappe.errors import SnapshotError
+from chappe.origin.copying import copy_file, scan_again
+from chappe.origin.deltas import DeltaFile
 from chappe.origin.hashing import hash_snapshot
-from chappe.origin.scan import Snapshot, scan, source_file
+from chappe.origin.scan import Snapshot, scan
 from chappe.origin.spool import (
     MARGIN_BYTES,
     SpooledSnapshot,
@@ -37,12 +43,15 @@ from chappe.origin.spool import (
     make_directory,
     remove_leftovers,
 )
+from chappe.origin.steps import Base, Step, keep_step
 from chappe.units import format_size
 
 log = logging.getLogger(__name__)
 
 RECORD = "base.json"
-_COPY_BYTES = 64 << 20
+DELTAS_KEPT = 16
+TAIL_SHARE = 0.25
+"""Of the snapshot's bytes: more than this the kept deltas do not take together."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -53,21 +62,32 @@ def default_cache() -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
-    """What was published under this root; its files are ours alone."""
+class Making:
+    """The delta from the base to what is published now. `whole` says whether it has come to be, and never raises."""
 
+    file: DeltaFile
+    whole: asyncio.Future[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """What takes the base's place. `step` is the delta to it."""
+
+    run: str
+    snapshot: Snapshot
     root: str
     version: int
-    snapshot: Snapshot
+    spool: SpooledSnapshot | None
 
 
 class Bases:
     """Of one publisher. `directory` None: a temporary one for copies of files, gone with `close`."""
 
-    def __init__(self, directory: Path | None, *, enabled: bool = True) -> None:
+    def __init__(self, directory: Path | None, *, enabled: bool = True, deltas_kept: int = DELTAS_KEPT) -> None:
         self.why = "nothing was published from here yet" if enabled else "no base is kept here (base_cache is off)"
         self._enabled = enabled
         self._persistent = directory is not None
+        self._deltas_kept = deltas_kept
         self._directory = directory
         self._home: Path | None = None  # of this run
         self._lock = -1
@@ -75,6 +95,7 @@ class Bases:
         self._folder: Path | None = None
         self._spool: SpooledSnapshot | None = None
         self._copying: asyncio.Task[None] | None = None
+        self._making: Making | None = None
         self._stopped = threading.Event()
 
     # ---- for the publisher -----------------------------------------------------------------------------------------
@@ -87,29 +108,42 @@ class Bases:
             await asyncio.get_running_loop().run_in_executor(None, self._open, run)
         return self._base
 
-    def published(self, run: str, snapshot: Snapshot, root: str, version: int, spool: SpooledSnapshot | None) -> None:
-        """From now on this is what the next delta begins at. Returns at once; files are copied meanwhile."""
-        if not self._enabled or (self._base is not None and self._base.root == root):
-            return
-        if spool is not None and not self._persistent:
-            spool.keep()
-            self._let_go()
-            self._base, self._spool = Base(root, version, snapshot), spool
-            return
-        before = self._copying
-        self._copying = asyncio.create_task(self._copy_next(before, run, snapshot, root, version))
-
-    async def _copy_next(
-        self, before: asyncio.Task[None] | None, run: str, snapshot: Snapshot, root: str, version: int
+    def published(
+        self,
+        run: str,
+        snapshot: Snapshot,
+        root: str,
+        version: int,
+        spool: SpooledSnapshot | None,
+        making: Making | None = None,
     ) -> None:
+        """From now on this is what the next delta begins at. Returns at once; the rest is done meanwhile: the delta is
+        waited for, because it reads the old base, and files are copied."""
+        if not self._enabled:
+            return
+        if spool is not None:
+            spool.keep()
+        if making is not None:
+            making.file.hold()
+        self._making = making
+        after = _Next(run, snapshot, root, version, spool)
+        self._copying = asyncio.create_task(self._copy_next(self._copying, after, making))
+
+    async def _copy_next(self, before: asyncio.Task[None] | None, after: _Next, making: Making | None) -> None:
         if before is not None:
             await asyncio.wait((before,))
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(None, self._copy, run, snapshot, root, version)
+            step = making.file if making is not None and await making.whole else None
+            await loop.run_in_executor(None, self._replace, after, step)
         except (SnapshotError, OSError) as error:
-            self.why = f"version {version} could not be kept as a base: {error}"
+            self.why = f"version {after.version} could not be kept as a base: {error}"
             log.warning("%s", self.why)
+        finally:
+            if making is not None:
+                making.file.discard()
+            if after.spool is not None and after.spool is not self._spool:
+                after.spool.let_go()
 
     async def settled(self) -> None:
         """Return when nothing is being copied any more."""
@@ -117,8 +151,10 @@ class Bases:
             await asyncio.wait((self._copying,))
 
     def stop(self) -> None:
-        """Nobody waits for what is being copied."""
+        """Nobody waits for what is being copied, nor for the delta that is kept with it."""
         self._stopped.set()
+        if self._making is not None and not self._making.whole.done():
+            self._making.file.give_up()
 
     async def close(self) -> None:
         """Whatever is being copied is finished first: the next process wants it. A temporary base goes."""
@@ -150,8 +186,9 @@ class Bases:
             return
         self._home, self._lock = home, lock
         self._base = self._load(home)
+        kept = {self._folder, *(step.folder for step in (self._base.steps if self._base is not None else ()))}
         for path in home.iterdir():  # what a killed process was copying
-            if path.is_dir() and path != self._folder:
+            if path.is_dir() and path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _off(self, why: str) -> None:
@@ -161,7 +198,9 @@ class Bases:
     def _load(self, home: Path) -> Base | None:
         try:
             record = json.loads((home / RECORD).read_bytes())
-            folder, root, version = home / Path(record["folder"]).name, str(record["root"]), int(record["version"])
+            folder, root = home / Path(record["folder"]).name, str(record["root"])
+            versions = tuple(int(version) for version in record["versions"])
+            steps = [Step.from_json(home, step) for step in record["steps"]]
             snapshot = scan(folder)
         except FileNotFoundError:
             self.why = "nothing was published from here yet"
@@ -173,44 +212,89 @@ class Bases:
             self.why = f"the base kept in {home} has a root of an unknown kind"
             return None
         self._folder = folder
-        return Base(root, version, snapshot)
+        return Base(root, versions or (0,), snapshot, _leading_to(root, steps))
 
-    def _copy(self, run: str, snapshot: Snapshot, root: str, version: int) -> None:
-        self._open(run, snapshot.snapshot_bytes)
-        if self._home is None:
+    def _replace(self, after: _Next, delta: DeltaFile | None) -> None:
+        in_place = after.spool is not None and not self._persistent
+        if delta is not None or not in_place:
+            self._open(after.run, after.snapshot.snapshot_bytes)
+        old = self._base
+        if old is not None and old.root == after.root:
+            self._base = replace(old, versions=(*old.versions, after.version))
+            self._record(self._base)
             return
+        if self._home is None and not in_place:
+            return
+        steps = self._longer(old, delta, after) if old is not None and delta is not None else ()
+        folder = None if in_place else self._copy(after)
+        snapshot = after.snapshot if folder is None else scan_again(folder, after.snapshot)
+        base = Base(after.root, (after.version,), snapshot, steps)
+        self._record(base, folder)
+        self._let_go(keep=steps)
+        self._base, self._folder, self._spool = base, folder, after.spool if in_place else None
+
+    def _longer(self, old: Base, delta: DeltaFile, after: _Next) -> tuple[Step, ...]:
+        """The steps to what is published now: as many as may be kept, none where the last one is missing."""
+        if self._home is None or delta.base_root != old.root or not self._deltas_kept:
+            return ()
+        folder = self._home / f"step-{uuid4().hex}"
+        try:
+            step = keep_step(folder, delta.path, delta.plan, old, after.root)
+        except (SnapshotError, OSError) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            log.warning("the delta to version %d is not kept: %s", after.version, error)
+            return ()
+        kept: list[Step] = []
+        size = 0
+        for one in (step, *reversed(old.steps)):
+            size += one.size_bytes
+            if len(kept) == self._deltas_kept or size > TAIL_SHARE * after.snapshot.snapshot_bytes:
+                break
+            kept.insert(0, one)
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)
+        return tuple(kept)
+
+    def _copy(self, after: _Next) -> Path:
+        assert self._home is not None
         free = free_bytes(self._home)
-        if free < snapshot.snapshot_bytes + MARGIN_BYTES:
-            raise SnapshotError(
-                f"{self._home} has {format_size(free)} free, not {format_size(snapshot.snapshot_bytes)} and a margin"
-            )
+        size = after.snapshot.snapshot_bytes
+        if free < size + MARGIN_BYTES:
+            raise SnapshotError(f"{self._home} has {format_size(free)} free, not {format_size(size)} and a margin")
         folder = self._home / uuid4().hex
         try:
-            kept = self._copy_into(folder, snapshot, root)
+            self._copy_into(folder, after.snapshot, after.root)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        if self._persistent:
-            self._record(self._home, folder, root, version)
-        self._let_go()
-        self._base, self._folder = Base(root, version, kept), folder
+        return folder
 
-    def _copy_into(self, folder: Path, snapshot: Snapshot, root: str) -> Snapshot:
+    def _copy_into(self, folder: Path, snapshot: Snapshot, root: str) -> None:
         for file in snapshot.files:
-            _copy_file(file.open(), folder / file.path, self._stopped)
+            copy_file(file.open(), folder / file.path, self._stopped)
         snapshot.unchanged()
-        kept = scan_again(folder, snapshot)
-        if hash_snapshot(kept, ALGORITHMS[root.partition(":")[0]]) != root:
+        if hash_snapshot(scan_again(folder, snapshot), ALGORITHMS[root.partition(":")[0]]) != root:
             raise SnapshotError("the files changed while they were copied")
-        return kept
 
-    @staticmethod
-    def _record(home: Path, folder: Path, root: str, version: int) -> None:
-        temporary = home / (RECORD + ".tmp")
-        temporary.write_text(json.dumps({"root": root, "version": version, "folder": folder.name}))
-        temporary.replace(home / RECORD)
+    def _record(self, base: Base, folder: Path | None = None) -> None:
+        """For the next process; what is kept is what is written here."""
+        folder = folder or self._folder
+        if not self._persistent or self._home is None or folder is None:
+            return
+        record = {
+            "root": base.root,
+            "versions": list(base.versions),
+            "folder": folder.name,
+            "steps": [step.to_json() for step in base.steps],
+        }
+        temporary = self._home / (RECORD + ".tmp")
+        temporary.write_text(json.dumps(record))
+        temporary.replace(self._home / RECORD)
 
-    def _let_go(self) -> None:
+    def _let_go(self, keep: Collection[Step] = ()) -> None:
+        for step in () if self._base is None else self._base.steps:
+            if step not in keep:
+                shutil.rmtree(step.folder, ignore_errors=True)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -229,33 +313,12 @@ class Bases:
             self._lock = -1
 
 
-def scan_again(folder: Path, like: Snapshot) -> Snapshot:
-    """The copy of a snapshot: the same table, other files."""
-    return Snapshot(tuple(source_file(file.path, folder / file.path) for file in like.files), like.tensors)
-
-
-def _copy_file(source: int, target: Path, stopped: threading.Event) -> None:
-    """A reflink where the file system knows them."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            size = os.fstat(source).st_size
-            done = 0
-            while done < size:
-                count = _copy_some(source, copy, done, min(_COPY_BYTES, size - done))
-                if count == 0 or stopped.is_set():
-                    raise SnapshotError(f"{target} was cut short while it was copied, or the publisher was stopped")
-                done += count
-        finally:
-            os.close(copy)
-    finally:
-        os.close(source)
-
-
-def _copy_some(source: int, target: int, offset: int, count: int) -> int:
-    with contextlib.suppress(OSError):  # between some file systems there is no such call
-        return os.copy_file_range(source, target, count, offset, offset)
-    data = os.pread(source, count, offset)
-    os.pwrite(target, data, offset)
-    return len(data)
+def _leading_to(root: str, steps: list[Step]) -> tuple[Step, ...]:
+    """The last of them that follow one another, and end at the base."""
+    kept: list[Step] = []
+    for step in reversed(steps):
+        if step.root != root:
+            break
+        kept.insert(0, step)
+        root = step.base_root
+    return tuple(kept)

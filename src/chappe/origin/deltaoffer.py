@@ -1,69 +1,129 @@
-"""The second object of a publication: a delta, made and offered while the full object is on its way already.
+"""The other objects of a publication: deltas, made and offered while the full object is on its way already.
 
-    encode (in a thread) ║ the full object's root ──▶ close ──▶ serve, offer ──▶ not wanted any more: stop
-                      └── fails, for whatever reason ──▶ SourceFailed: whoever waited for it gets the full object
+    compare (in a thread) ║ the full object's root ──▶ close ──▶ kept by the publisher, offered where it is wanted
+       └──▶ fold with the last kept delta ──▶ offered where wanted ──▶ fold with the one before ... until none is wanted
+    what fails, for whatever reason ──▶ SourceFailed for it and all that build on it: those that waited get the full one
 
-Decides nothing: who waits for it, the coordinator knows.
+The delta from the last version is made whether or not anybody waits for it: it is a step of the publisher's history.
+Decides nothing: who waits for which, the coordinator knows.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from chappe.core.manifest import CHUNK_BYTES_MIN, Manifest
 from chappe.errors import ChappeError
+from chappe.origin.bases import Making
+from chappe.origin.blocksources import BlockSource, Compared, Folded
 from chappe.origin.deltas import DeltaFile
 from chappe.origin.node import OriginNode
+from chappe.origin.scan import Snapshot
 from chappe.origin.session import ObjectOffer
 from chappe.origin.source import DeltaOf, OriginObject
+from chappe.origin.steps import Base, Step
 
 log = logging.getLogger(__name__)
 
-MakeDelta: TypeAlias = Callable[[Manifest], DeltaFile]
-"""From the manifest of the full object."""
+MakeFile = Callable[[BlockSource, Manifest], DeltaFile]
 
 
-class DeltaOffer:
-    """`run` it once; `stop` ends it at any time, and takes its file away."""
+@dataclass(frozen=True, slots=True)
+class DeltaPlanned:
+    """What deltas of a publication can be made from: the base, and the steps that lead to it, oldest first.
+
+    `object_ids` names the objects by the root that each would begin at.
+    """
+
+    base: Base
+    target: Snapshot
+    object_ids: dict[str, str]
+    make: MakeFile
+
+    def steps(self) -> Sequence[Step]:
+        """Newest first."""
+        return self.base.steps[::-1]
+
+
+class DeltaOffers:
+    """`run` it once; `stop` ends it at any time. `wanted` are the roots at which wanted deltas begin."""
 
     def __init__(
-        self, node: OriginNode, object_id: str, version: int, file: DeltaFile, root: asyncio.Future[str]
+        self,
+        node: OriginNode,
+        version: int,
+        planned: DeltaPlanned,
+        manifest: Manifest,
+        wanted: set[str],
+        root: asyncio.Future[str],
     ) -> None:
-        self.object_id = object_id
-        self._node, self._version, self._file, self._root = node, version, file, root
-        self._object: OriginObject | None = None
+        """`manifest` is that of the full object."""
+        self._node, self._version, self._planned, self._manifest = node, version, planned, manifest
+        self._left = {base: planned.object_ids[base] for base in wanted if base in planned.object_ids}
+        self._root = root
+        self._served: dict[str, OriginObject] = {}
+        self._files = [planned.make(Compared(planned.base, planned.target), manifest)]
         self._stopped = False
+        self.making = Making(self._files[0], asyncio.get_running_loop().create_future())
+
+    def owns(self, object_id: str) -> bool:
+        return object_id in self._served or object_id in self._left.values()
 
     async def run(self) -> None:
         try:
-            await self._run()
+            file = await self._compare()
+            self.making.whole.set_result(True)
+            await self._offer(file)
+            for step in self._planned.steps():
+                if not self._left or self._stopped:
+                    break
+                file = await self._fold(step, file)
+                await self._offer(file)
+            self._fail("no longer kept by the publisher")
         except (ChappeError, OSError) as error:
             if not self._stopped:
                 log.warning("version %d is sent without a delta: %s", self._version, error)
                 self._fail(str(error))
+        finally:
+            if not self.making.whole.done():
+                self.making.whole.set_result(False)
 
-    async def _run(self) -> None:
+    async def _compare(self) -> DeltaFile:
         loop = asyncio.get_running_loop()
-        file = self._file
+        file = self.making.file
         await loop.run_in_executor(None, file.encode)
-        root = await asyncio.shield(self._root)
-        await loop.run_in_executor(None, file.close, root)
-        manifest = file.manifest
-        source = self._object = OriginObject(
+        await loop.run_in_executor(None, file.close, await asyncio.shield(self._root))
+        return file
+
+    async def _fold(self, step: Step, later: DeltaFile) -> DeltaFile:
+        loop = asyncio.get_running_loop()
+        file = self._planned.make(Folded(step, later.path, later.plan), self._manifest)
+        self._files.append(file)
+        await loop.run_in_executor(None, file.encode)
+        await loop.run_in_executor(None, file.close, self._root.result())
+        return file
+
+    async def _offer(self, file: DeltaFile) -> None:
+        object_id = self._left.pop(file.base_root, "")
+        if not object_id or self._stopped:
+            return
+        manifest = self._manifest
+        source = OriginObject(
             file.snapshot(),
-            self.object_id,
+            object_id,
             CHUNK_BYTES_MIN,
             manifest.algorithm,
-            on_failed=self._fail,
-            delta=DeltaOf(file.base.root, manifest.payload_bytes),
+            on_failed=lambda reason: self._withdraw(object_id, reason),
+            delta=DeltaOf(file.base_root, manifest.payload_bytes),
         )
+        self._served[object_id] = source
         self._node.catalog.add(source)
         self._node.session.offer(
             ObjectOffer(
-                object_id=self.object_id,
+                object_id=object_id,
                 version=self._version,
                 payload_bytes=source.manifest.payload_bytes,
                 snapshot_bytes=manifest.payload_bytes,
@@ -76,14 +136,29 @@ class DeltaOffer:
         await source.hash()
 
     def _fail(self, reason: str) -> None:
-        self._node.session.source_failed(self.object_id, f"no delta: {reason}")
-        self.stop()
+        """What has not been offered does not come."""
+        while self._left and not self._stopped:
+            _, object_id = self._left.popitem()
+            self._node.session.source_failed(object_id, f"no delta: {reason}")
+
+    def _withdraw(self, object_id: str, reason: str) -> None:
+        self._node.session.source_failed(object_id, f"no delta: {reason}")
+        self.unwanted(object_id)
+
+    def unwanted(self, object_id: str) -> None:
+        """Nobody is to be served this one any more; the others go on."""
+        self._node.session.withdraw(object_id)
+        self._node.catalog.remove(object_id)
+        source = self._served.pop(object_id, None)
+        if source is not None:
+            source.close()
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Idempotent. The delta from the last version goes on being made for as long as somebody holds it."""
+        if self._stopped:
+            return
         self._stopped = True
-        self._node.session.withdraw(self.object_id)
-        self._node.catalog.remove(self.object_id)
-        if self._object is not None:
-            self._object.close()
-        self._file.discard()
+        for object_id in [*self._served, *self._left.values()]:
+            self.unwanted(object_id)
+        for file in self._files:
+            file.discard()

@@ -1,9 +1,9 @@
-"""Makes a delta between two snapshots on the publisher's disk, as the one file of an object.
+"""Makes a delta on the publisher's disk, as the one file of an object.
 
-    estimate ──▶ worth it? ──▶ encode: base proven, blocks compared by threads ──▶ close: the target's root ──▶ Snapshot
+    estimate ──▶ worth it? ──▶ encode: blocks compared or folded by threads ──▶ close: the target's root ──▶ Snapshot
 
-The file is private, beside the copies of tensors (see `chappe.origin.spool`), and goes with `discard`. Blocking, for an
-executor. Knows nothing of workers: who gets the delta is decided elsewhere.
+The file is private, beside the copies of tensors (see `chappe.origin.spool`), and goes with its last holder. Blocking,
+for an executor. Knows nothing of workers: who gets the delta is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -13,57 +13,29 @@ import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from chappe.core.digest import ALGORITHMS, XXH3_128, Algorithm
+from chappe.core.digest import XXH3_128
 from chappe.core.manifest import DELTA_FILE, Manifest
-from chappe.errors import DiskFullError, PublicationCancelledError, SnapshotChangedError, SnapshotError
+from chappe.errors import CodecError, DiskFullError, PublicationCancelledError, SnapshotError
 from chappe.hop.disk import store_error
 from chappe.hop.ordered import OrderedMap
-from chappe.origin.bases import Base
-from chappe.origin.hashing import OpenFiles, hash_snapshot
-from chappe.origin.scan import Snapshot, read_at, source_file
+from chappe.origin.blocksources import BlockSource, Folded, MakeBlocks, Reading, table_of
+from chappe.origin.scan import Snapshot, source_file
 from chappe.origin.spool import choose_directory, make_directory, remove_leftovers
 from chappe.payload.container import Packer
 from chappe.payload.delta import encode_block
 from chappe.payload.envelope import Prologue, pack_chunk, pack_prologue
 from chappe.payload.plan import DeltaPlan
-from chappe.payload.table import NO_BASE, SnapshotTable
+from chappe.payload.table import NO_BASE
 from chappe.wire.manifest import encode_header
 
 THREADS_MAX = 32
 SAMPLE_BLOCKS = 12
 WORTH_SHARE = 0.85
 """A delta of more than this share of the snapshot saves less than applying it costs."""
-
-
-def table_of(snapshot: Snapshot) -> SnapshotTable:
-    """Raises ManifestError for a snapshot of more tensors than the codec takes, or of types that it does not know."""
-    return SnapshotTable.build(snapshot.entries, snapshot.tensors)
-
-
-class Reading:
-    """Ranges of a snapshot's files, for any thread, as long as they are what they were."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._files = OpenFiles(snapshot.files)
-
-    def read(self, file: int, offset: int, length: int) -> bytes:
-        """Raises SnapshotChangedError, SnapshotError."""
-        source = self._snapshot.files[file]
-        opened = self._files.get(file)
-        try:
-            data = read_at(source, opened.descriptor, offset, length)
-            source.check(os.fstat(opened.descriptor))
-        except OSError as error:
-            raise SnapshotError(f"{source.location} cannot be read: {error.strerror}") from error
-        return data
-
-    def close(self) -> None:
-        self._files.close()
 
 
 def estimate(base: Snapshot, target: Snapshot) -> float:
@@ -94,22 +66,43 @@ def _sample(plan: DeltaPlan) -> list[int]:
 
 
 class DeltaFile:
-    """A delta being made. `encode`, `close` with the root, then `snapshot`; `discard` at any time, from any thread."""
+    """A delta being made. `encode`, `close` with the root, then `snapshot`. Whoever wants the file holds it; it goes
+    when the last one has let go of it, with `discard`, at any time and from any thread."""
 
-    def __init__(self, base: Base, target: Snapshot, manifest: Manifest, spool: Path | None) -> None:
-        """`manifest` is that of the full object of `target`."""
-        self.base = base
-        self._target = target
+    def __init__(self, source: BlockSource, manifest: Manifest, spool: Path | None) -> None:
+        """`manifest` is that of the full object that the delta leads to. The maker is its first holder."""
+        self.source = source
         self.manifest = manifest
         self._spool = spool
         self._stopped = threading.Event()
         self._working = False
-        self._claim = threading.Lock()  # between work in a thread and `discard`
+        self._claim = threading.Lock()  # between work in a thread, `hold` and `discard`
+        self._holders = 1
         self._packer = Packer(manifest.algorithm)
+        self._plan: DeltaPlan | None = None
         self._file: BinaryIO | None = None
         self._directory: Path | None = None
         self._lock = -1
-        self.compared_elements = 0
+
+    @property
+    def base_root(self) -> str:
+        return self.source.base_root
+
+    @property
+    def plan(self) -> DeltaPlan:
+        """Once it is encoded."""
+        assert self._plan is not None
+        return self._plan
+
+    @property
+    def path(self) -> Path:
+        """Once it is encoded."""
+        assert self._directory is not None
+        return self._directory / DELTA_FILE
+
+    @property
+    def compared_elements(self) -> int:
+        return 0 if self._plan is None else _compared(self._plan)
 
     @property
     def changed_elements(self) -> int:
@@ -121,10 +114,15 @@ class DeltaFile:
         return self._file.tell() if self._file is not None else 0
 
     def encode(self, threads: int = 0) -> None:
-        """Everything but the closing chunk. Raises SnapshotError (also for a base that is not what it was),
-        DiskFullError, PublicationCancelledError when it was discarded meanwhile."""
+        """Everything but the closing chunk. Raises SnapshotError (also for a base that is not what it was, and for a
+        delta that saves nothing), DiskFullError, PublicationCancelledError when it was discarded meanwhile."""
         with self._work():
-            self._encode(threads)
+            try:
+                self._encode(threads)
+            except CodecError as error:
+                raise SnapshotError(f"a kept delta cannot be read: {error}") from error
+            except OSError as error:
+                raise self._trouble(error) from error
 
     @contextmanager
     def _work(self) -> Iterator[None]:
@@ -145,19 +143,13 @@ class DeltaFile:
 
     def _encode(self, threads: int) -> None:
         algorithm = self.manifest.algorithm
-        own = ALGORITHMS[self.base.root.partition(":")[0]]
-        if hash_snapshot(self.base.snapshot, own) != self.base.root:
-            raise SnapshotChangedError("the kept base of the delta is not what was published: full objects are sent")
-        plan = DeltaPlan.between(table_of(self.base.snapshot), table_of(self._target))
-        self.compared_elements = _compared(plan)
-        prologue = Prologue(self.base.root, plan.base.digest(algorithm), encode_header(self.manifest))
-        try:
+        with self.source.opened() as (plan, blocks):
+            self._plan = plan
+            prologue = Prologue(self.base_root, plan.base.digest(algorithm), encode_header(self.manifest))
             self._open()
             assert self._file is not None
             self._file.write(pack_prologue(prologue))
-            self._write_blocks(self._file, plan, algorithm, threads or min(os.cpu_count() or 1, THREADS_MAX))
-        except OSError as error:
-            raise self._trouble(error) from error
+            self._write_blocks(self._file, blocks, threads or min(os.cpu_count() or 1, THREADS_MAX))
 
     def _open(self) -> None:
         home = self._spool or choose_directory(self.manifest.payload_bytes // 4)
@@ -165,18 +157,15 @@ class DeltaFile:
         self._directory, self._lock = make_directory(home)
         self._file = (self._directory / DELTA_FILE).open("xb")
 
-    def _write_blocks(self, file: BinaryIO, plan: DeltaPlan, algorithm: Algorithm, threads: int) -> None:
-        with ExitStack() as stack:
-            old, new = Reading(self.base.snapshot), Reading(self._target)
-            stack.callback(old.close)
-            stack.callback(new.close)
-            pool = stack.enter_context(ThreadPoolExecutor(threads, "chappe-delta"))
-            encoded = OrderedMap(pool, 2 * threads)(
-                lambda ordinal: encode_block(plan, algorithm, ordinal, old.read, new.read), range(plan.blocks_total)
-            )
-            for chunk in self._packer.pack(encoded):
+    def _write_blocks(self, file: BinaryIO, blocks: MakeBlocks, threads: int) -> None:
+        most = WORTH_SHARE * self.manifest.payload_bytes
+        limited = isinstance(self.source, Folded)  # of a comparison a sample has told before
+        with ThreadPoolExecutor(threads, "chappe-delta") as pool:
+            for chunk in self._packer.pack(blocks(self.manifest.algorithm, OrderedMap(pool, 2 * threads))):
                 self._go_on()
                 file.write(pack_chunk(chunk))
+                if limited and file.tell() > most:
+                    raise SnapshotError(f"a delta from {self.base_root} has more than {WORTH_SHARE:.0%} of the bytes")
 
     def close(self, root: str) -> None:
         """The target's root is known: the file is whole. Raises DiskFullError, SnapshotError."""
@@ -190,19 +179,31 @@ class DeltaFile:
 
     def snapshot(self) -> Snapshot:
         """The file, as what an OriginObject serves."""
-        assert self._directory is not None
-        return Snapshot((source_file(DELTA_FILE, self._directory / DELTA_FILE),), ())
+        return Snapshot((source_file(DELTA_FILE, self.path),), ())
 
     def _trouble(self, error: OSError) -> SnapshotError | DiskFullError:
         told = store_error(error, f"a delta of {self.payload_bytes} bytes so far")
         return told if isinstance(told, DiskFullError) else SnapshotError(f"the delta cannot be written: {told}")
 
-    def discard(self) -> None:
-        """Idempotent. A thread that is at work stops soon, and cleans up behind itself."""
+    def hold(self) -> None:
+        """One more wants the file. Before the maker has let go of it."""
         with self._claim:
+            self._holders += 1
+
+    def discard(self) -> None:
+        """One less. With the last one the file goes; a thread that is at work stops soon, and cleans up behind
+        itself."""
+        with self._claim:
+            self._holders -= 1
+            if self._holders > 0:
+                return
             self._stopped.set()
             if not self._working:
                 self._remove()
+
+    def give_up(self) -> None:
+        """Whoever holds it gets nothing any more: a thread that is at work stops soon."""
+        self._stopped.set()
 
     def _remove(self) -> None:
         if self._file is not None:

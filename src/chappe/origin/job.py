@@ -31,8 +31,9 @@ from chappe.errors import (
     UsageError,
     VersionConflictError,
 )
+from chappe.origin.bases import Making
 from chappe.origin.calls import explain, is_transient, retry_delay_s
-from chappe.origin.deltaoffer import DeltaOffer, MakeDelta
+from chappe.origin.deltaoffer import DeltaOffers, DeltaPlanned
 from chappe.origin.hashing import hash_snapshot
 from chappe.origin.node import OriginNode
 from chappe.origin.scan import Snapshot
@@ -61,15 +62,16 @@ class PublishJob:
         spool: SpooledSnapshot | None,
         forget: Callable[[PublishJob], None],
         *,
-        on_root: Callable[[PublishJob, str], None] = lambda _job, _root: None,
-        make_delta: MakeDelta | None = None,
+        on_root: Callable[[PublishJob, str, Making | None], None] = lambda _job, _root, _making: None,
+        deltas: DeltaPlanned | None = None,
     ) -> None:
-        """`make_delta` gives what a delta to the snapshot can be made with; `on_root` hears the root, once."""
+        """`deltas` are those to the snapshot that can be made; `on_root` hears the root, once."""
         self.object_id = request.object_id
         self.spool = spool
-        self._on_root, self._make_delta = on_root, make_delta
-        self._delta: DeltaOffer | None = None
+        self._on_root, self._planned = on_root, deltas
+        self._deltas: DeltaOffers | None = None
         self._making: asyncio.Task[None] | None = None
+        self._kept = False  # the root is known: somebody may wait for the delta to it when this is over
         self._root: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._node, self._request, self._started_s, self.snapshot = node, request, started_s, snapshot
         self._forget = forget
@@ -173,15 +175,11 @@ class PublishJob:
         self._node.catalog.add(source)
         self._offer(source, accepted.version)
         self._hashing = self._spawn(self._hash(source))
-        if accepted.base_root and self._make_delta is not None:
-            self._delta = DeltaOffer(
-                self._node,
-                self._request.delta_object_id,
-                accepted.version,
-                self._make_delta(source.manifest),
-                self._root,
-            )
-            self._making = self._spawn(self._delta.run())
+        if self._planned is not None:
+            wanted = {root for root in (accepted.base_root, *accepted.older_base_roots) if root}
+            self._deltas = DeltaOffers(self._node, accepted.version, self._planned, source.manifest, wanted, self._root)
+            # Not one of this job's tasks: what it makes may be wanted when the job is over.
+            self._making = asyncio.create_task(self._deltas.run(), name=f"deltas of {self.object_id}")
 
     def _adopt(self, object_id: str) -> None:
         """The object of a publisher that went away is built anew here: this job goes on under its id."""
@@ -230,9 +228,8 @@ class PublishJob:
             self._node.session.announce_root(self.object_id, root)
             if not self._root.done():
                 self._root.set_result(root)
-            if self._making is not None:  # it reads the old base, which goes when this one takes its place
-                await asyncio.wait((self._making,))
-            self._on_root(self, root)
+            self._kept = True
+            self._on_root(self, root, None if self._deltas is None else self._deltas.making)
 
     async def _prove(self, source: OriginObject, version: int, root: str) -> None:
         """Hash it all, and offer it if it is what was announced under this version."""
@@ -316,13 +313,13 @@ class PublishJob:
             self._node.session.source_failed(self.object_id, reason)
 
     def owns(self, object_id: str) -> bool:
-        return object_id == self.object_id or (self._delta is not None and object_id == self._delta.object_id)
+        return object_id == self.object_id or (self._deltas is not None and self._deltas.owns(object_id))
 
     def unwanted(self, object_id: str) -> None:
         """The coordinator wants nothing of the object any more; how the publication ended, its own stream says."""
         if object_id != self.object_id:
-            if self._delta is not None:
-                self._delta.stop()
+            if self._deltas is not None:
+                self._deltas.unwanted(object_id)
             return
         self._stop_serving()
         if self.publication.done:
@@ -332,8 +329,8 @@ class PublishJob:
         if self._hashing is not None:
             self._hashing.cancel()
         self._root.cancel()
-        if self._delta is not None:
-            self._delta.stop()
+        if self._deltas is not None:
+            self._deltas.stop()
         self._node.session.withdraw(self.object_id)
         self._node.catalog.remove(self.object_id)
         if self._object is not None:
@@ -345,7 +342,8 @@ class PublishJob:
         """Stop serving, end what runs (but not the caller), let the copy go. Idempotent."""
         self._stop_serving()
         self._forget(self)
-        tasks = self._tasks - {asyncio.current_task()}
+        tasks: set[asyncio.Task[None] | None] = {*self._tasks, None if self._kept else self._making}
+        tasks -= {asyncio.current_task(), None}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -79,13 +79,18 @@ class Envelope:
         self.prologue = _unpack(self._take(at, length))
         self._first = at + length
 
-    def chunks(self) -> Iterator[memoryview]:
-        """All chunks in order, each as it is read."""
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """Where all chunks are in the file, in order: offset and length."""
         at = self._first
         while at < self._size:
             at, length = self._length(at, PARSED_BYTES_MAX, "a chunk's length")
-            yield memoryview(self._take(at, length))
+            yield at, length
             at += length
+
+    def chunks(self) -> Iterator[memoryview]:
+        """All chunks in order, each as it is read."""
+        for at, length in self.spans():
+            yield memoryview(self._take(at, length))
 
     def _length(self, at: int, limit: int, what: str) -> tuple[int, int]:
         head = self._take(at, min(_VARINT_BYTES, self._size - at))

@@ -1,0 +1,45 @@
+"""Copies files of a snapshot for the publisher to keep. Blocking."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+
+from chappe.errors import SnapshotError
+from chappe.origin.scan import Snapshot, source_file
+
+_COPY_BYTES = 64 << 20
+
+
+def scan_again(folder: Path, like: Snapshot) -> Snapshot:
+    """The copy of a snapshot: the same table, other files."""
+    return Snapshot(tuple(source_file(file.path, folder / file.path) for file in like.files), like.tensors)
+
+
+def copy_file(source: int, target: Path, stopped: threading.Event) -> None:
+    """A reflink where the file system knows them. Closes `source`. Raises SnapshotError, also when `stopped`."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            size = os.fstat(source).st_size
+            done = 0
+            while done < size:
+                count = _copy_some(source, copy, done, min(_COPY_BYTES, size - done))
+                if count == 0 or stopped.is_set():
+                    raise SnapshotError(f"{target} was cut short while it was copied, or the publisher was stopped")
+                done += count
+        finally:
+            os.close(copy)
+    finally:
+        os.close(source)
+
+
+def _copy_some(source: int, target: int, offset: int, count: int) -> int:
+    with contextlib.suppress(OSError):  # between some file systems there is no such call
+        return os.copy_file_range(source, target, count, offset, offset)
+    data = os.pread(source, count, offset)
+    os.pwrite(target, data, offset)
+    return len(data)
