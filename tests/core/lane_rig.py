@@ -30,6 +30,7 @@ class Rig:
     def __init__(self, with_base: str, without: str = "") -> None:
         self.fleet = Fleet(FleetConfig("run"))
         self.now = 10.0
+        self.joins = 0
         self.sessions = {"o": 1}
         self.effects: list[fx.Effect] = []
         for name in sorted(with_base + without):
@@ -43,17 +44,18 @@ class Rig:
         assert found == [], found
         return self.effects
 
-    def wait(self, seconds: float) -> None:
-        """Everybody but the origin is heard of meanwhile."""
+    def wait(self, seconds: float, *, silent: str = "o") -> None:
+        """Everybody but the origin, or whoever is named, is heard of meanwhile."""
         for _ in range(round(seconds * 2)):
             self.now += 0.49
             for name, session in self.sessions.items():
-                if name != "o":
+                if name not in silent:
                     self.do(ev.Heard(name, session))
             self.do(ev.Tick())
 
     def join(self, name: str, holdings: Iterable[Holding] = ()) -> None:
-        self.sessions[name] = len(self.sessions) + 100
+        self.joins += 1
+        self.sessions[name] = self.joins + 100
         self.do(
             ev.Hello(name, self.sessions[name], Role.RELAY, name, self.sessions[name], "h:1", holdings=tuple(holdings))
         )

@@ -6,6 +6,7 @@
 | one proves several                                    | the delta from the newest of them |
 | more bases than lanes                                 | that from the last version, then those that most need |
 | payload delta, and all prove some base                | accepted |
+| one that was away comes back behind                   | the folded delta, from a peer when the publisher is gone |
 | one of the deltas is not made                         | only those that waited for it get the full object |
 | ... and they prove another base, too                  | they get the delta from that one |
 | a worker loses its folded delta's base on the way     | that one gets the full object |
@@ -124,6 +125,33 @@ def test_more_bases_than_lanes() -> None:
     (refused,) = of(mixed_fleet().publish(Payload.DELTA, bases=ALL), fx.RequestRefused)
     assert isinstance(refused, fx.RequestRefused)
     assert "x do not hold" in refused.message
+
+
+def test_one_that_is_away_and_may_come_back() -> None:
+    rig = mixed_fleet()
+    for name in "qpr":
+        rig.do(ev.SessionLost(name, rig.sessions.pop(name)))
+    rig.wait(8, silent="")
+    rig.fleet.config = rig.fleet._context.config = type(rig.fleet.config)("run", lanes_max=2)
+    opened_two = rig.publish(bases=ALL)
+    assert of(opened_two, fx.PublishAccepted)
+    assert list(rig.main.deltas) == [DELTA, FOLDED]  # more of them have been heard of with this base
+    rig.offer_full()
+    rig.announce()
+    for object_id in (DELTA, FOLDED):
+        rig.offer_delta(object_id)
+    for name in "ab":
+        rig.applies(name)
+    rig.holds("x", FULL, ObjectState.INSTALLED, 100)
+    assert rig.main.phase is Phase.CLOSED
+    rig.join("q", [BEHIND])
+    assert rig.stand_in(FOLDED) == "q"
+    rig.applies("q", FOLDED)
+    rig.join("r", [FAR_BEHIND])
+    assert "r" in rig.stand_in(FULL)
+    rig.wait(8)  # the publisher goes
+    rig.join("p", [BEHIND])
+    assert rig.stand_in(FOLDED) == "pq"  # from the one that has it
 
 
 def test_one_of_the_deltas_is_not_made() -> None:

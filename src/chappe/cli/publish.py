@@ -24,8 +24,11 @@ class PublishSettings(Settings):
     """auto: a delta to the workers that hold the version published last, the full snapshot to the others. delta: fail
     where not all can take one."""
     base_cache: str | None = None
-    """Folder in which the published bytes are kept (a copy of the snapshot), so that the next `chappe publish` can send
-    a delta; ~/.cache/chappe/base when not given, `none` for nowhere."""
+    """Folder in which the published bytes are kept (a copy of the snapshot, and the last deltas), so that the next
+    `chappe publish` can send a delta; ~/.cache/chappe/base when not given, `none` for nowhere."""
+    keep_deltas: int = 16
+    """How many of the last deltas are kept there, within a quarter of the snapshot's bytes: workers that are so many
+    versions behind get one delta to the newest."""
     until: float = 1.0
     """Return when this fraction of the targeted workers has installed the version."""
     uplink: Rate | None = None
@@ -58,6 +61,13 @@ class PublishSettings(Settings):
     def _version(cls, value: int | None) -> int | None:
         if value is not None and value < 1:
             raise ValueError(f"{value}: versions begin at 1")
+        return value
+
+    @field_validator("keep_deltas")
+    @classmethod
+    def _keep_deltas(cls, value: int) -> int:
+        if value < 0:
+            raise ValueError(f"{value} is not a number of deltas")
         return value
 
     @field_validator("chains")

@@ -42,6 +42,7 @@ async def run_publish(path: Path, settings: PublishSettings, tls: TlsSettings, *
         insecure=tls.insecure,
         name=settings.name,
         base_cache=base_cache_of(settings.base_cache),
+        keep_deltas=settings.keep_deltas,
     )
     async with publisher:
         publication = await publisher.publish(

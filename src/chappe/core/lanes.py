@@ -8,7 +8,8 @@ version by a lane has `via` set: it has no place in the main's chains, and what 
 in the main, too. Nobody waits for another kind.
 
 Which lanes: each takes its share of the origin's uplink, so there are a few at most. The delta from what was published
-last comes first where anybody can take it, then those that most workers need, who cannot take one of the others.
+last comes first where anybody can take it, then those that most workers need, who cannot take one of the others; what
+is left goes to those that are away and may come back with what they had.
 
     publish, base proven ──▶ via, promised ──delta offered──▶ in the lane ──▶ landed: holds the full object as well
                                   │                              │
@@ -36,6 +37,8 @@ from chappe.core.workers import Worker
 DELTA, COMPRESSED = "delta", "full-compressed"
 NOTHING = ""
 """The base of the compressed snapshot: everybody can begin there."""
+ABSENT_S = 3600.0
+"""A worker that was away for longer may wait for a full object when it comes back."""
 
 
 def lanes_of(state: FleetState, main: Publication) -> list[Publication]:
@@ -63,27 +66,36 @@ def takers(state: FleetState, base_roots: Iterable[str]) -> list[Worker]:
     return [w for w in state.relays if w.placeable and any(takes(w, root) for root in roots)]
 
 
-def promised(state: FleetState, deltas: Iterable[DeltaFrom], most: int) -> dict[str, str]:
+def may_return_with(state: FleetState, worker: Worker, root: str, now: float) -> bool:
+    """It is away, not for too long, and this is what it had when it was last heard of."""
+    if worker.placeable or worker.drained or now - worker.heard_s > ABSENT_S:
+        return False
+    return proves(worker, root) or any(p.root == root and p.version == worker.verified for p in state.mains)
+
+
+def promised(state: FleetState, deltas: Iterable[DeltaFrom], most: int, now: float) -> dict[str, str]:
     """Which of the deltas that can be made are wanted: object to base, in the order in which they are preferred."""
-    left = {worker.worker_id: worker for worker in state.relays if worker.placeable}
-    wanted: list[tuple[int, int, DeltaFrom]] = []
+    left = {worker.worker_id: worker for worker in state.relays}
+    wanted: list[tuple[int, int, int, DeltaFrom]] = []
     for number, delta in enumerate(deltas):
-        mine = [worker_id for worker_id, worker in left.items() if takes(worker, delta.base_root)]
-        for worker_id in mine:
+        root = delta.base_root
+        here = [i for i, worker in left.items() if worker.placeable and takes(worker, root)]
+        away = [i for i, worker in left.items() if may_return_with(state, worker, root, now)]
+        for worker_id in (*here, *away):
             del left[worker_id]
-        if mine:
-            wanted.append((number, len(mine), delta))
-    wanted.sort(key=lambda one: (one[0] != 0, -one[1], one[0]))
-    return {delta.object_id: delta.base_root for _, _, delta in sorted(wanted[:most], key=lambda one: one[0])}
+        if here or away:
+            wanted.append((number, len(here), len(away), delta))
+    wanted.sort(key=lambda one: (one[0] > 0 or not one[1], -one[1], -one[2], one[0]))
+    return {delta.object_id: delta.base_root for *_, delta in sorted(wanted[:most], key=lambda one: one[0])}
 
 
-def refusal(state: FleetState, event: PublishRequested, lanes_max: int) -> str:
+def refusal(state: FleetState, event: PublishRequested, lanes_max: int, now: float) -> str:
     """Why a delta that was insisted on cannot be sent to all; empty when it can, or was not insisted on."""
     if event.payload is not Payload.DELTA:
         return ""
     if not event.deltas:
         return f"payload delta: {event.no_delta or 'the publisher keeps no base'}"
-    ready = {w.worker_id for w in takers(state, promised(state, event.deltas, lanes_max).values())}
+    ready = {w.worker_id for w in takers(state, promised(state, event.deltas, lanes_max, now).values())}
     lacking = sorted(w.name for w in state.relays if w.placeable and w.worker_id not in ready)
     if not lacking:
         return ""
@@ -229,9 +241,6 @@ class Lanes:
                 self._to_full(main, lane, worker_id, member.failed)
             elif without and member.level < RECEIVED:
                 self._to_full(main, lane, worker_id, "the delta has no source any more")
-        if not lane.members:
-            lane.retired = True
-            self._placement.dismiss(lane)
 
     def _has_no_source(self, lane: Publication) -> bool:
         """Its origin is gone for good, or cannot serve it, and nobody holds all of it."""

@@ -63,7 +63,7 @@ class Publishing:
         if known is not None and known.origin_id == event.origin_id:
             self._attach(known, event)
             return
-        verdict = judge(state, event, self._context.config.lanes_max)
+        verdict = judge(state, event, self._context.config.lanes_max, self._context.now)
         if verdict.already is not None:
             self._context.send(PublishAlready(event.request, verdict.already.version, verdict.already.root))
             return
@@ -129,8 +129,8 @@ class Publishing:
     def _promise(self, publication: Publication, event: PublishRequested) -> None:
         """Whoever proves a base that the publisher can begin at waits for its delta, the others for the compressed
         snapshot where that is faster."""
-        state, most = self._context.state, self._context.config.lanes_max
-        publication.deltas = promised(state, event.deltas, most)
+        state, most, now = self._context.state, self._context.config.lanes_max, self._context.now
+        publication.deltas = promised(state, event.deltas, most, now)
         self._say_deltas(publication, event)
         ready = {worker.worker_id for worker in takers(state, publication.deltas.values())}
         others = [link for link in self._links() if link.worker_id not in ready]
@@ -139,7 +139,7 @@ class Publishing:
         wanted, why = self._compresses(event, event.compressed, others)
         if wanted:
             every = (*event.deltas, DeltaFrom(NOTHING, event.compressed.object_id))
-            publication.deltas = promised(state, every, most)
+            publication.deltas = promised(state, every, most, now)
         publication.payload_reason = "; ".join(filter(None, (publication.payload_reason, why)))
 
     def _compresses(self, event: PublishRequested, compressed: Compressed, links: list[Link]) -> tuple[bool, str]:

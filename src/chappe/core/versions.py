@@ -35,13 +35,15 @@ def next_version(state: FleetState) -> int:
     return 1 + max(state.newest_version, max(running, default=0))
 
 
-def judge(state: FleetState, event: PublishRequested, lanes_max: int) -> Verdict:
+def judge(state: FleetState, event: PublishRequested, lanes_max: int, now: float) -> Verdict:
     invalid = _invalid(state, event)
     if invalid:
         return Verdict(refusal=(PublishErrorKind.INVALID, invalid))
     verdict = _judge_version(state, event) if event.version else _with_workers(state, ())
     lacking = (
-        refusal(state, event, lanes_max) if verdict.refusal is None and not (verdict.already or verdict.resume) else ""
+        refusal(state, event, lanes_max, now)
+        if verdict.refusal is None and not (verdict.already or verdict.resume)
+        else ""
     )
     return Verdict(refusal=(PublishErrorKind.INVALID, lacking)) if lacking else verdict
 

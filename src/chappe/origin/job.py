@@ -342,8 +342,9 @@ class PublishJob:
         """Stop serving, end what runs (but not the caller), let the copy go. Idempotent."""
         self._stop_serving()
         self._forget(self)
-        tasks: set[asyncio.Task[None] | None] = {*self._tasks, None if self._kept else self._making}
-        tasks -= {asyncio.current_task(), None}
+        tasks = self._tasks - {asyncio.current_task()}
+        if self._making is not None and not self._kept:
+            tasks.add(self._making)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -14,11 +14,11 @@ from __future__ import annotations
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from chappe.origin.copying import copy_file
 from chappe.origin.scan import Snapshot
 from chappe.payload.delta import ReadRange
 from chappe.payload.difference import TYPES, elements_of
-from chappe.payload.envelope import Envelope, index_of
+from chappe.payload.envelope import Envelope
 from chappe.payload.fold import Delta, inverse_plan
 from chappe.payload.plan import DeltaPlan
 from chappe.payload.table import NO_BASE, Region, SnapshotTable
@@ -122,6 +122,25 @@ def _measure(folder: Path) -> tuple[int, str]:
     return size, hasher.digest().hex()
 
 
+class _Chunks(Sequence[bytes]):
+    """Those of a file: each is read when it is asked for."""
+
+    def __init__(self, read: Callable[[int, int], bytes], spans: list[tuple[int, int]]) -> None:
+        self._read, self._spans = read, spans
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    @overload
+    def __getitem__(self, number: int) -> bytes: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[bytes]: ...
+    def __getitem__(self, number: int | slice) -> bytes | list[bytes]:
+        if isinstance(number, slice):
+            return [self._read(*span) for span in self._spans[number]]
+        return self._read(*self._spans[number])
+
+
 class OpenDelta:
     """A whole delta in a file, to be folded or undone. Raises SnapshotError for what is not one; `close` it."""
 
@@ -132,24 +151,19 @@ class OpenDelta:
             header = envelope.prologue.header
             target = decode_header(header, object_id_of(header))
             plan = DeltaPlan.between(before, SnapshotTable.build(target.files, target.tensors))
-            if before.digest(target.algorithm) != envelope.prologue.table:
-                raise SnapshotError(f"{path} begins at other tensors than were kept with it")
-            index, _ = index_of(plan, target.algorithm, envelope)
-            self._spans = list(envelope.spans())
+            self.delta = Delta.of(plan, target.algorithm, _Chunks(self._read, list(envelope.spans())))
         except (CodecError, ManifestError, UnsafePathError) as error:
             self.close()
             raise SnapshotError(f"{path} cannot be read: {error}") from error
         except BaseException:
             self.close()
             raise
-        self.delta = Delta(plan, target.algorithm, index, self._chunk)
+        if before.digest(target.algorithm) != envelope.prologue.table:
+            self.close()
+            raise SnapshotError(f"{path} begins at other tensors than were kept with it")
 
     def _read(self, offset: int, length: int) -> bytes:
         return os.pread(self._fd, length, offset)
-
-    def _chunk(self, number: int) -> bytes:
-        offset, length = self._spans[number]
-        return self._read(offset, length)
 
     def close(self) -> None:
         os.close(self._fd)
