@@ -84,10 +84,6 @@ def others(chains: Chains, victim: str) -> list[str]:
     return [name for chain in chains for name in chain if name != victim]
 
 
-def itself(_: Chains, victim: str) -> list[str]:
-    return [victim]
-
-
 def everybody(chains: Chains, _: str) -> list[str]:
     return [name for chain in chains for name in chain]
 
@@ -153,7 +149,7 @@ CASES = (
         answer=demoted,
     ),
     Case("worker-drops", "tail worker drops (SIGKILL)", _kill, tail, others, "no other waits", 240, dies=True),
-    Case("worker-halves", "tail's downlink halves", _halve_downlink, tail, itself, "no other waits", 240),
+    Case("worker-halves", "tail's downlink halves", _halve_downlink, tail, others, "no other waits", 240),
     Case(
         *("coordinator", "coordinator killed, restarted", _restart_coordinator, second, everybody, "bytes go on"),
         answer=last_joined,

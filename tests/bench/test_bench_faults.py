@@ -77,7 +77,7 @@ def test_an_undisturbed_relay_never_stopped() -> None:
         ("relay-blackholed", "b", ["c", "d"]),
         ("relay-halves", "b", ["c", "d"]),
         ("worker-drops", "d", ["a", "b", "c", "e", "f", "g"]),
-        ("worker-halves", "d", ["d"]),
+        ("worker-halves", "d", ["a", "b", "c", "e", "f", "g"]),
         ("coordinator", "b", ["a", "b", "c", "d", "e", "f", "g"]),
         ("rot", "g", [faultcases.JOINER]),
     ],
