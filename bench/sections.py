@@ -194,7 +194,7 @@ SECTIONS: dict[str, Section] = {
         " whole link rates, of which headers take 4.6 % at an MTU of 1500.",
         _unequal,
     ),
-    "faults": Section("Faults", "One fault at half of the bytes, beside undisturbed broadcasts. Nobody gives a halved link its own rate back.", _faults),
+    "faults": Section("Faults", "One fault at half of the bytes, beside undisturbed broadcasts.", _faults),
     "wan": Section("Long and lossy links", "One hop beside bare TCP on the same link, windows alternated.", _other),
     "publish": Section("Publishing", "To the first chunk on the wire, and from the last one to installed.", _other),
     "hop": Section("The machine's own limit", "Origin, relay, relay on loopback, no shaped links.", _hop),
