@@ -15,6 +15,7 @@ import pytest
 from chappe import AsyncSubscriber, Subscriber
 from chappe.errors import RelaydUnavailableError, StoreError, UsageError, WaitTimeoutError
 from chappe.loop_thread import shared_loop
+from chappe.relayd_calls import Duty
 from chappe.v1 import local_pb2, local_pb2_grpc
 
 
@@ -26,6 +27,9 @@ class FakeRelayd(local_pb2_grpc.LocalServicer):
         self.landed = local_pb2.Landed(run="r")
         self.confirmed: list[local_pb2.ConfirmRequest] = []
         self.watchers = 0
+        self.duty = local_pb2.DutyState(worker="w1")
+        self.duty_watchers = 0
+        self.reported: list[float] = []
         self.changed = asyncio.Condition()
         self.server: grpc.aio.Server | None = None
 
@@ -50,6 +54,30 @@ class FakeRelayd(local_pb2_grpc.LocalServicer):
     async def until_watched(self) -> None:
         async with self.changed:
             await self.changed.wait_for(lambda: self.watchers > 0)
+
+    async def Report(self, request: local_pb2.RolloutReport, context: Any) -> local_pb2.DutyState:
+        self.reported.append(request.rollouts_per_second)
+        return self.duty
+
+    async def WatchDuty(self, request: local_pb2.DutyRequest, context: Any) -> AsyncIterator[local_pb2.DutyState]:
+        async with self.changed:
+            self.duty_watchers += 1
+            self.changed.notify_all()
+        sent = None
+        while True:
+            async with self.changed:
+                await self.changed.wait_for(lambda seen=sent: self.duty is not seen)
+                sent = self.duty
+            yield sent
+
+    async def wish(self, duty: str, reason: str = "") -> None:
+        async with self.changed:
+            self.duty = local_pb2.DutyState(duty=duty, reason=reason, worker="w1")
+            self.changed.notify_all()
+
+    async def until_asked_for_duty(self) -> None:
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.duty_watchers > 0)
 
     async def Current(self, request: local_pb2.CurrentRequest, context: Any) -> local_pb2.Landed:
         return self.landed
@@ -219,3 +247,34 @@ def test_nonsense_is_refused_before_anything_is_asked(call: Callable[..., Any], 
 def test_a_store_path_too_long_for_a_socket_says_so(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="shorter path"):
         Subscriber(tmp_path / ("x" * 120))
+
+
+def test_what_is_wanted_of_a_worker(relayd: Harness, call: Call) -> None:
+    assert call("duty") == Duty("", "", "w1")
+    assert call("duty").active  # nobody decides: it generates
+    relayd.run(relayd.fake.wish("standby", "not needed"))
+    assert call("duty") == Duty("standby", "not needed", "w1")
+    assert not call("duty").active
+    assert call("report", 0.33) == Duty("standby", "not needed", "w1")
+    assert relayd.fake.reported == [0.33]
+    for rate in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match="rollouts_per_s"):
+            call("report", rate)
+
+
+def test_a_worker_on_standby_waits_until_it_is_wanted(relayd: Harness, tmp_path: Path) -> None:
+    relayd.run(relayd.fake.wish("standby"))
+    subscriber = Subscriber(tmp_path, relayd_grace_s=0.3)
+    with pytest.raises(WaitTimeoutError, match="active"):
+        subscriber.wait_active(timeout_s=0.2)
+    thread, found = in_thread(lambda: subscriber.wait_active(timeout_s=60))
+    relayd.run(relayd.fake.until_asked_for_duty())
+    relayd.run(relayd.fake.wish("active", "a worker is gone"))
+    thread.join()
+    assert found == [Duty("active", "a worker is gone", "w1")]
+
+
+def test_without_a_relayd_nothing_is_wanted_or_reported(tmp_path: Path, call: Call) -> None:
+    for method, arguments in (("duty", ()), ("report", (1.0,))):
+        with pytest.raises(RelaydUnavailableError):
+            call(method, *arguments)

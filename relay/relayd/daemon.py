@@ -140,7 +140,7 @@ async def open_daemon(settings: RelaydSettings, store: Store, endpoints: Endpoin
     )
     http = None
     async with AsyncExitStack() as stack:
-        local = await serve_local(store.layout.socket, relay)
+        local = await serve_local(store.layout.socket, relay, settings.name)
         stack.push_async_callback(local.stop, None)
         server = await open_server(endpoints.listen, endpoints.tls, {RELAY_SERVICE: relay.service.add_to})
         stack.push_async_callback(server.stop, _STREAM_GRACE_S)

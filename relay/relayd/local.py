@@ -7,6 +7,7 @@ objects, fetches or the coordinator.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ import grpc.aio
 from chappe.errors import ConfigError, UsageError
 from chappe.hop.source import Signal
 from chappe.v1 import local_pb2, local_pb2_grpc
+from relayd.engine import DutyView
 
 SOCKET_PATH_BYTES_MAX = 107
 """What fits into a sockaddr_un, with its closing zero."""
@@ -50,13 +52,24 @@ class LocalView(Protocol):
     def landing(self, version: int) -> bool:
         """Whether this version is just about to be there."""
 
+    def duty(self) -> DutyView:
+        """What is wanted of the engine."""
+
+    @property
+    def duty_changed(self) -> Signal:
+        """Fires when `duty` may have changed."""
+
+    def generates(self, rollouts_per_s: float) -> None:
+        """Pass on what the engine says it makes."""
+
     def confirm(self, version: int, ok: bool, reason: str) -> bool:
         """Take the engine's answer. False when the version is not here."""
 
 
 class LocalService(local_pb2_grpc.LocalServicer):
-    def __init__(self, view: LocalView) -> None:
+    def __init__(self, view: LocalView, name: str) -> None:
         self._view = view
+        self._name = name
 
     async def Current(self, _request: local_pb2.CurrentRequest, _context: Context) -> local_pb2.Landed:
         return _message(self._view.newest())
@@ -97,6 +110,23 @@ class LocalService(local_pb2_grpc.LocalServicer):
                 await context.abort(grpc.StatusCode.NOT_FOUND, f"version {request.version} has not landed here")
             await self._view.landed.wait(seen)
 
+    async def Report(self, request: local_pb2.RolloutReport, context: Context) -> local_pb2.DutyState:
+        rate = request.rollouts_per_second
+        if not (math.isfinite(rate) and rate >= 0):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{rate} rollouts per second: zero or more")
+        self._view.generates(rate)
+        return self._duty()
+
+    async def WatchDuty(self, _request: local_pb2.DutyRequest, context: Context) -> None:
+        while True:
+            seen = self._view.duty_changed.count
+            await context.write(self._duty())
+            await self._view.duty_changed.wait(seen)
+
+    def _duty(self) -> local_pb2.DutyState:
+        duty = self._view.duty()
+        return local_pb2.DutyState(duty=duty.duty, reason=duty.reason, worker=self._name)
+
 
 def _message(view: LandedView) -> local_pb2.Landed:
     return local_pb2.Landed(
@@ -108,7 +138,7 @@ def _message(view: LandedView) -> local_pb2.Landed:
     )
 
 
-async def serve_local(socket: Path, view: LocalView) -> grpc.aio.Server:
+async def serve_local(socket: Path, view: LocalView, name: str = "") -> grpc.aio.Server:
     """Listen on the socket, for this user only. Call under the store's lock: a socket that is there is a dead one's.
 
     Raises UsageError for a path that is too long for a socket, ConfigError when it cannot listen there.
@@ -121,7 +151,7 @@ async def serve_local(socket: Path, view: LocalView) -> grpc.aio.Server:
         )
     _remove(socket)
     server = grpc.aio.server()
-    local_pb2_grpc.add_LocalServicer_to_server(LocalService(view), server)
+    local_pb2_grpc.add_LocalServicer_to_server(LocalService(view, name), server)
     umask = os.umask(0o177)  # before it exists, so that nobody slips in
     try:
         server.add_insecure_port(f"unix:{socket}")

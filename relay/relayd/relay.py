@@ -26,7 +26,9 @@ from chappe.core.relay_events import (
     Acknowledge,
     AdmitChildren,
     AskToLeave,
+    Assigned,
     CloseFetch,
+    Connected,
     DropObject,
     EdgeOrder,
     Install,
@@ -67,6 +69,7 @@ from chappe.wire.relay_messages import LinkReport, Node, Welcomed, encode_hello
 from relayd.config import InstallHook
 from relayd.control import Control
 from relayd.edges import Fetches, watch
+from relayd.engine import DutyView, Engine
 from relayd.landings import Landings, restored
 from relayd.local import LandedView
 from relayd.metrics import Reading, RelaydMetrics
@@ -151,6 +154,7 @@ class Relay:
             on_event=self.handle,
             on_probe=lambda order: self._spawn(f"probe {order.order}", self._probe(order)),
         )
+        self.engine = Engine(self._control.report)
         self._inbox: deque[RelayEvent] = deque()
         self._handling = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -193,8 +197,15 @@ class Relay:
                 event = self._inbox.popleft()
                 for effect in self.machine.handle(event, boot_now()):
                     self._carry_out(effect)
-                if isinstance(event, Landed | LandFailed | InstallEnded):
-                    self.landed.fire()
+                match event:
+                    case Landed() | LandFailed() | InstallEnded():
+                        self.landed.fire()
+                    case Assigned(assignment):
+                        self.engine.assigned(assignment)
+                    case Connected():
+                        self.engine.joined()
+                    case _:
+                        pass
         finally:
             self._handling = False
 
@@ -345,6 +356,16 @@ class Relay:
             return LandedView(self._store.run)
         installed = snapshot.version == versions[ObjectState.INSTALLED]
         return LandedView(self._store.run, snapshot.version, snapshot.root, snapshot.path, installed)
+
+    def duty(self) -> DutyView:
+        return self.engine.duty
+
+    def generates(self, rollouts_per_s: float) -> None:
+        self.engine.generates(rollouts_per_s)
+
+    @property
+    def duty_changed(self) -> Signal:
+        return self.engine.changed
 
     def confirms(self) -> bool:
         return self._options.hook.mode is InstallMode.CONFIRM

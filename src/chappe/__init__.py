@@ -11,8 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chappe.publication import AsyncPublication, Publication, PublicationStatus
+    from chappe.admission import Admission
+    from chappe.publication import AsyncPublication, Publication, PublicationStatus, PublicationWanted
     from chappe.publisher import AsyncPublisher, Publisher
+    from chappe.rollouts import RolloutSession, Trajectory
     from chappe.snapshot import Snapshot
     from chappe.subscriber import AsyncSubscriber, Subscriber
 
@@ -22,25 +24,33 @@ if TYPE_CHECKING:
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 __all__ = [
+    "Admission",
     "AsyncPublication",
     "AsyncPublisher",
     "AsyncSubscriber",
     "Publication",
     "PublicationStatus",
+    "PublicationWanted",
     "Publisher",
+    "RolloutSession",
     "Snapshot",
     "Subscriber",
+    "Trajectory",
 ]
 
 _MODULES = {
+    "Admission": "chappe.admission",
     "AsyncPublication": "chappe.publication",
     "AsyncPublisher": "chappe.publisher",
     "AsyncSubscriber": "chappe.subscriber",
     "Publication": "chappe.publication",
     "PublicationStatus": "chappe.publication",
+    "PublicationWanted": "chappe.publication",
     "Publisher": "chappe.publisher",
+    "RolloutSession": "chappe.rollouts",
     "Snapshot": "chappe.snapshot",
     "Subscriber": "chappe.subscriber",
+    "Trajectory": "chappe.rollouts",
 }
 
 

@@ -25,6 +25,15 @@ T_BCAST_FRACTIONS = ("0.5", "0.9", "1.0")
 
 
 @dataclass(frozen=True, slots=True)
+class PublicationWanted:
+    """The coordinator asks for a version (asynchronous mode): the learner is too far ahead of the fleet."""
+
+    learner_version: int
+    fleet_version: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PublicationStatus:
     """What the coordinator knows of a publication. Times are seconds since the `publish()` call, None until reached."""
 

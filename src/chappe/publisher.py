@@ -11,9 +11,11 @@ publication has finished (so that in the rhythm of a trainer there is one copy, 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -32,12 +34,17 @@ from chappe.origin.node import OriginNode, OriginSettings
 from chappe.origin.scan import Snapshot, scan
 from chappe.origin.spool import SpooledSnapshot, spool_tensors
 from chappe.origin.steps import Base
-from chappe.publication import AsyncPublication, Publication, check_fraction
+from chappe.publication import AsyncPublication, Publication, PublicationWanted, check_fraction
 from chappe.v1 import coordinator_pb2 as pb
 
 Tensors = Mapping[str, Any]
 """Names to torch or numpy tensors, as `model.state_dict()` gives them."""
 Source = str | os.PathLike[str] | Tensors
+
+OnWanted = Callable[[PublicationWanted], Any]
+"""A function, called in a thread of its own, or a coroutine function, run on the publisher's loop."""
+
+log = logging.getLogger(__name__)  # a library in somebody's trainer: nothing is printed uninvited
 
 PAYLOADS = ("auto", "full", "delta")
 TOPOLOGIES = {"chains": pb.TOPOLOGY_CHAINS, "star": pb.TOPOLOGY_STAR}
@@ -60,6 +67,9 @@ class AsyncPublisher:
       process too (twice a snapshot's size while it is replaced). False: nowhere, and everything is sent in full.
     - `keep_deltas`: so many of the last deltas are kept beside the base, in at most a quarter of a snapshot's bytes:
       workers that are that far behind get one folded delta.
+    - `on_wanted`: called with a `PublicationWanted` when the coordinator asks for a version (asynchronous mode), a
+      plain function in a thread of its own, a coroutine function on this loop. Publish at the next good moment; to see
+      between two steps whether something is wanted, read `wanted` instead.
     """
 
     def __init__(
@@ -77,6 +87,7 @@ class AsyncPublisher:
         spool: str | os.PathLike[str] | None = None,
         base_cache: str | os.PathLike[str] | bool | None = None,
         keep_deltas: int = DELTAS_KEPT,
+        on_wanted: OnWanted | None = None,
         open_timeout_s: float = 10.0,
     ) -> None:
         self._settings = OriginSettings.parse(
@@ -92,6 +103,10 @@ class AsyncPublisher:
         )
         self._spool_directory = Path(spool) if spool is not None else None
         self._open_timeout_s = open_timeout_s
+        self._on_wanted = on_wanted
+        self._answering: set[asyncio.Future[Any]] = set()
+        self.wanted: PublicationWanted | None = None
+        """What the coordinator asks for (asynchronous mode), until something is published."""
         self._node: OriginNode | None = None
         self._jobs: list[PublishJob] = []
         folder = None if base_cache is None or isinstance(base_cache, bool) else Path(base_cache)
@@ -102,7 +117,7 @@ class AsyncPublisher:
     async def open(self) -> Self:
         """Serve, and join the fleet. Raises CoordinatorUnavailableError, RefusedError, ConfigError."""
         if self._node is None:
-            node = OriginNode(self._settings, self._unwanted)
+            node = OriginNode(self._settings, self._unwanted, self._want)
             self._node = node
             try:
                 await node.open(self._open_timeout_s)
@@ -212,8 +227,38 @@ class AsyncPublisher:
             deltas=deltas,
         )
         self._jobs.append(job)
+        self.wanted = None
         job.start()
         return job.publication
+
+    # ---- the learner -----------------------------------------------------------------------------------------------
+
+    def learner(self, version: int, *, admitted: int = 0, discarded: int = 0) -> None:
+        """Tell the coordinator how far the learner is, and what it made of all trajectories so far.
+
+        Shown by `chappe status`; in asynchronous mode the coordinator asks for a version (`on_wanted`, `wanted`) when
+        the fleet falls more than delta_max behind. Versions count as those of `publish` do. `Admission` calls it.
+        """
+        if min(version, admitted, discarded) < 0:
+            raise UsageError(f"version={version}, admitted={admitted}, discarded={discarded}: none of them is negative")
+        self._opened().session.report_learner(version, admitted, discarded)
+
+    def _want(self, wanted: PublicationWanted) -> None:
+        self.wanted = wanted
+        log.info("a publication is wanted: %s", wanted.reason)
+        if self._on_wanted is not None:
+            loop = asyncio.get_running_loop()
+            if inspect.iscoroutinefunction(self._on_wanted):
+                answering: asyncio.Future[Any] = loop.create_task(self._on_wanted(wanted))
+            else:
+                answering = loop.run_in_executor(None, self._on_wanted, wanted)
+            self._answering.add(answering)
+            answering.add_done_callback(self._answered)
+
+    def _answered(self, answering: asyncio.Future[Any]) -> None:
+        self._answering.discard(answering)
+        if not answering.cancelled() and (error := answering.exception()) is not None:
+            log.error("on_wanted failed: %r", error, exc_info=error)
 
     async def _take(self, source: Source) -> tuple[Snapshot, SpooledSnapshot | None]:
         loop = asyncio.get_running_loop()
@@ -287,6 +332,7 @@ class Publisher:
         spool: str | os.PathLike[str] | None = None,
         base_cache: str | os.PathLike[str] | bool | None = None,
         keep_deltas: int = DELTAS_KEPT,
+        on_wanted: OnWanted | None = None,
         open_timeout_s: float = 10.0,
     ) -> None:
         self._publisher = AsyncPublisher(
@@ -302,6 +348,7 @@ class Publisher:
             spool=spool,
             base_cache=base_cache,
             keep_deltas=keep_deltas,
+            on_wanted=on_wanted,
             open_timeout_s=open_timeout_s,
         )
         self._thread: LoopThread = shared_loop()
@@ -332,6 +379,19 @@ class Publisher:
     @property
     def run(self) -> str:
         return self._publisher.run
+
+    @property
+    def wanted(self) -> PublicationWanted | None:
+        """What the coordinator asks for (asynchronous mode), until something is published."""
+        return self._publisher.wanted
+
+    def learner(self, version: int, *, admitted: int = 0, discarded: int = 0) -> None:
+        """As `AsyncPublisher.learner`."""
+
+        async def tell() -> None:
+            self._publisher.learner(version, admitted=admitted, discarded=discarded)
+
+        self._thread.run(tell())
 
     def publish(
         self,

@@ -15,6 +15,7 @@ from chappe.errors import CoordinatorUnavailableError, RefusedError
 from chappe.hop.guard import EdgeGuard, Refusal, Ticket
 from chappe.hop.net import open_channel, parse_address
 from chappe.origin.session import ObjectOffer, OriginSession
+from chappe.publication import PublicationWanted
 from chappe.v1 import coordinator_pb2 as pb
 from chappe.v1 import coordinator_pb2_grpc
 from chappe.v1.relay_pb2 import EdgeClaims
@@ -98,7 +99,12 @@ async def joined(coordinator: ScriptedCoordinator, unwanted: list[str] | None = 
         await session.leave(0)
 
 
-def make_session(port: int, unwanted: list[str], guard: EdgeGuard | None = None) -> OriginSession:
+def make_session(
+    port: int,
+    unwanted: list[str],
+    guard: EdgeGuard | None = None,
+    wanted: list[PublicationWanted] | None = None,
+) -> OriginSession:
     return OriginSession(
         worker_id="origin-id",
         name="origin-1",
@@ -110,6 +116,7 @@ def make_session(port: int, unwanted: list[str], guard: EdgeGuard | None = None)
         on_unwanted=unwanted.append,
         on_children=lambda children, _: guard.assign(children),
         on_probe=lambda _: None,
+        on_wanted=wanted.append if wanted is not None else lambda _: None,
     )
 
 
@@ -267,3 +274,25 @@ async def test_leaving_does_not_wait_for_ever(coordinator: ScriptedCoordinator) 
     await session.ready(30)
     await session.leave(0.05)
     await coordinator.next("leaving")
+
+
+async def test_the_learner_is_told_of_again_on_every_stream_and_what_is_wanted_arrives(
+    coordinator: ScriptedCoordinator,
+) -> None:
+    wanted: list[PublicationWanted] = []
+    session = make_session(coordinator.port, [], wanted=wanted)
+    session.report_learner(4, 30, 2)
+    session.start()
+    try:
+        await session.ready(30)
+        assert (await coordinator.next("learner")) == pb.LearnerProgress(version=4, admitted=30, discarded=2)
+        session.report_learner(5, 40, 2)
+        assert (await coordinator.next("learner")).version == 5
+        asked = pb.PublicationWanted(learner_version=5, fleet_version=2, reason="too far ahead")
+        coordinator.down.put_nowait(pb.JoinReply(wanted=asked))
+        coordinator.assign(epoch=77)
+        while (await coordinator.next("acknowledge")).epoch != 77:
+            pass
+        assert wanted == [PublicationWanted(5, 2, "too far ahead")]
+    finally:
+        await session.leave(0)

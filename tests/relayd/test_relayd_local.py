@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+from relayd.engine import DutyView
 from relayd.local import LandedView, serve_local
 
 from chappe.errors import UsageError
@@ -23,6 +24,9 @@ class View:
         self.in_landing: set[int] = set()
         self.here: set[int] = set()
         self.confirmed: list[tuple[int, bool, str]] = []
+        self.duty_changed = Signal()
+        self.wanted = DutyView()
+        self.reported: list[float] = []
 
     def newest(self) -> LandedView:
         return self.view
@@ -39,6 +43,16 @@ class View:
         self.confirmed.append((version, ok, reason))
         return True
 
+    def duty(self) -> DutyView:
+        return self.wanted
+
+    def generates(self, rollouts_per_s: float) -> None:
+        self.reported.append(rollouts_per_s)
+
+    def wish(self, duty: str, reason: str) -> None:
+        self.wanted = DutyView(duty, reason)
+        self.duty_changed.fire()
+
     def land(self, version: int) -> None:
         self.view = LandedView("run", version, "root", Path(f"/s/{version}"), installed=True)
         self.here.add(version)
@@ -54,7 +68,7 @@ async def view() -> View:
 @pytest.fixture
 async def stub(view: View, tmp_path: Path) -> AsyncIterator[local_pb2_grpc.LocalStub]:
     socket = tmp_path / "relayd.sock"
-    server = await serve_local(socket, view)
+    server = await serve_local(socket, view, "w1")
     options = (("grpc.use_local_subchannel_pool", 1),)
     async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
         yield local_pb2_grpc.LocalStub(channel)
@@ -131,3 +145,21 @@ async def test_an_engine_that_is_quicker_than_the_landing_is_not_turned_away(
     view.land(7)
     await waiting
     assert view.confirmed == [(7, False, "no room")]
+
+
+async def test_the_engine_reports_and_sees_what_is_wanted_of_it(stub: local_pb2_grpc.LocalStub, view: View) -> None:
+    watched = aiter(stub.WatchDuty(local_pb2.DutyRequest()))
+    assert await anext(watched) == local_pb2.DutyState(worker="w1")
+    view.wish("standby", "not needed")
+    assert await anext(watched) == local_pb2.DutyState(duty="standby", reason="not needed", worker="w1")
+    answer = await stub.Report(local_pb2.RolloutReport(rollouts_per_second=0.33))
+    assert (answer.duty, view.reported) == ("standby", [0.33])
+    view.wish("active", "a worker is gone")
+    assert (await anext(watched)).duty == "active"
+
+
+@pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
+async def test_a_rate_that_is_none_is_refused(stub: local_pb2_grpc.LocalStub, view: View, rate: float) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match="zero or more"):
+        await stub.Report(local_pb2.RolloutReport(rollouts_per_second=rate))
+    assert view.reported == []

@@ -11,10 +11,12 @@ from chappe.coordinator.codec import KINDS
 from chappe.core import effects
 from chappe.v1 import coordinator_pb2 as pb
 from chappe.v1 import relay_pb2
+from chappe.wire.relay_messages import DUTIES
 from chappe.wire.stripes import encode_stripes
 
 _KIND_NUMBERS = {name: number for number, name in KINDS.items()}
 
+_DUTIES = {name: number for number, name in DUTIES.items()}
 _DIALERS = {effects.Dialer.CHILD: pb.DIALER_CHILD, effects.Dialer.PARENT: pb.DIALER_PARENT}
 
 Sign = Callable[[relay_pb2.EdgeClaims], relay_pb2.EdgeToken]
@@ -38,7 +40,12 @@ def encode_assignment(assign: effects.Assign, run: str, sign: Sign) -> pb.JoinRe
             )
         )
 
-    message = pb.Assignment(epoch=assign.epoch, keep_versions=assign.keep_versions)
+    message = pb.Assignment(
+        epoch=assign.epoch,
+        keep_versions=assign.keep_versions,
+        duty=_DUTIES[assign.duty],
+        duty_reason=assign.duty_reason,
+    )
     for target in assign.targets:
         message.targets.add(
             object_id=target.object_id,

@@ -8,6 +8,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from chappe.core.training_config import FRACTIONS, Verdict
 from chappe.core.training_view import TrainingView
+from chappe.trajectory_metric import trajectories_metric
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:
@@ -49,6 +50,7 @@ def training_metrics(view: TrainingView) -> Iterator[Metric]:
     if view.tail_s is not None and view.fraction < 1:
         expected.add_metric(["1.0"], view.tail_s)
     yield expected
+    yield trajectories_metric(view.admitted, view.discarded)
     verdict = GaugeMetricFamily("chappe_training_verdict", "1 for the verdict that stands.", labels=["verdict"])
     for one in Verdict:
         verdict.add_metric([one.value], one.value == view.verdict)

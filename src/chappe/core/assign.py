@@ -13,7 +13,7 @@ from chappe.core.publication import ENDED, Publication
 from chappe.core.rates import hop_rate
 from chappe.core.workers import Worker
 
-Content = tuple[tuple[Target, ...], tuple[Edge, ...], tuple[int, ...]]
+Content = tuple[tuple[Target, ...], tuple[Edge, ...], tuple[int, ...], tuple[str, str]]
 
 
 class Assignments:
@@ -42,17 +42,24 @@ class Assignments:
         newest_first = sorted(context.state.publications.values(), key=lambda p: -p.version)
         keep = context.state.keep_versions
         for worker in sorted(workers, key=lambda w: self._order(w, newest_first)):
-            content = (*self._derive(worker, newest_first), keep)
+            content = (*self._derive(worker, newest_first), keep, self._duty(worker))
             sent = self._sent.get(worker.worker_id)
             if sent is not None and sent[1] == content:
                 continue
             epoch = context.next_epoch()
             self._sent[worker.worker_id] = (epoch, content, context.now)
-            targets, edges, keep_versions = content
+            targets, edges, keep_versions, duty = content
             assert worker.session is not None
             context.send(
-                Assign(worker.worker_id, worker.session, worker.generation, epoch, targets, edges, keep_versions)
+                Assign(worker.worker_id, worker.session, worker.generation, epoch, targets, edges, keep_versions, *duty)
             )
+
+    def _duty(self, worker: Worker) -> tuple[str, str]:
+        """Whether it is to generate, and why; empty where nobody decides that."""
+        training = self._context.config.training
+        if training is None or not training.activation or worker.role is not Role.RELAY:
+            return "", ""
+        return "standby" if worker.standby else "active", worker.duty_reason
 
     def _order(self, worker: Worker, publications: list[Publication]) -> tuple[int, int, int, str]:
         if worker.role is Role.ORIGIN:

@@ -81,6 +81,8 @@ class Assign:
     targets: tuple[Target, ...]
     edges: tuple[Edge, ...]
     keep_versions: tuple[int, ...] = ()
+    duty: str = ""  # active, standby; empty where nobody decides that
+    duty_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

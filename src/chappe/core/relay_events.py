@@ -65,6 +65,8 @@ class Assignment:
     targets: tuple[Target, ...] = ()
     edges: tuple[EdgeOrder, ...] = ()
     keep_versions: tuple[int, ...] = ()
+    duty: str = ""  # active, standby; empty: nobody decides whether this worker generates
+    duty_reason: str = ""
 
 
 # ---- events --------------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from chappe.hop.pushes import PushEdge
 from chappe.hop.server import RELAY_SERVICE
 from chappe.hop.tcp_listen import TcpListener, data_address
 from chappe.origin.session import OriginSession
+from chappe.publication import PublicationWanted
 from chappe.units import parse_rate
 from chappe.v1 import coordinator_pb2_grpc
 from chappe.v1.relay_pb2 import EndReason
@@ -120,9 +121,14 @@ def _log_push(edge: PushEdge, end: PushEnd) -> None:
 
 
 class OriginNode:
-    """Open while something is to be published. `on_unwanted`: see OriginSession."""
+    """Open while something is to be published. `on_unwanted`, `on_wanted`: see OriginSession."""
 
-    def __init__(self, settings: OriginSettings, on_unwanted: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        settings: OriginSettings,
+        on_unwanted: Callable[[str], None],
+        on_wanted: Callable[[PublicationWanted], None],
+    ) -> None:
         self.settings = settings
         self._peering = Peering(
             settings.worker_id,
@@ -134,7 +140,7 @@ class OriginNode:
         self.catalog = self._peering.catalog
         self.closed = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._on_unwanted = on_unwanted
+        self._on_unwanted, self._on_wanted = on_unwanted, on_wanted
         self._channel: grpc.aio.Channel | None = None
         self._server: RunningServer | None = None
         self._session: OriginSession | None = None
@@ -179,6 +185,7 @@ class OriginNode:
             guard=self._peering.guard,
             on_unwanted=self._on_unwanted,
             on_children=self._peering.assign,
+            on_wanted=self._on_wanted,
             on_probe=lambda order: self._keep(f"probe {order.order}", asyncio.create_task(self._probe(order))),
         )
         self._keep("link reports", asyncio.create_task(self._peering.report_links(self._session.report_links)))

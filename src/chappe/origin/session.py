@@ -26,6 +26,7 @@ from chappe.hop.guard import AssignedChild, EdgeGuard
 from chappe.hop.pushes import PushEdge
 from chappe.hop.source import Signal
 from chappe.origin.calls import REFUSED_CODES, retry_delay_s
+from chappe.publication import PublicationWanted
 from chappe.v1 import coordinator_pb2 as pb
 from chappe.v1 import coordinator_pb2_grpc, relay_pb2
 from chappe.wire.relay_messages import decode_probe_order, decode_pushes, encode_links, encode_probe_outcome
@@ -77,7 +78,8 @@ class OriginSession:
 
     `open_channel` gives a fresh channel to the coordinator. `on_unwanted` is called with the id of an object that the
     coordinator does not want served any more (superseded, cancelled, or long installed); the offer is gone by then.
-    `on_children` with all whom it may serve, and those of them that it has to dial; `on_probe` with what to measure.
+    `on_children` with all whom it may serve, and those of them that it has to dial; `on_probe` with what to measure;
+    `on_wanted` when the coordinator asks for a version.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class OriginSession:
         on_unwanted: Callable[[str], None],
         on_children: Callable[[list[AssignedChild], list[PushEdge]], None],
         on_probe: Callable[[ProbeOrder], None],
+        on_wanted: Callable[[PublicationWanted], None],
     ) -> None:
         self.worker_id, self.name = worker_id, name
         self.run = ""
@@ -104,7 +107,8 @@ class OriginSession:
         self._address, self._uplink_bytes_per_s = address, uplink_bytes_per_s
         self._open_channel, self._coordinator = open_channel, coordinator
         self._guard, self._on_unwanted = guard, on_unwanted
-        self._on_children, self._on_probe = on_children, on_probe
+        self._on_children, self._on_probe, self._on_wanted = on_children, on_probe, on_wanted
+        self._learner: pb.LearnerProgress | None = None  # said again on every stream
         self._offers: dict[str, ObjectOffer] = {}
         self._failures: dict[str, str] = {}  # the last few: said again on every stream, one may have been lost
         self._outbox: asyncio.Queue[pb.JoinRequest] = asyncio.Queue()
@@ -180,6 +184,11 @@ class OriginSession:
         """What the hops of this origin have carried."""
         self._send(encode_links(samples))
 
+    def report_learner(self, version: int, admitted: int, discarded: int) -> None:
+        """How far the learner is, and how many trajectories it has admitted and found too old so far."""
+        self._learner = pb.LearnerProgress(version=version, admitted=admitted, discarded=discarded)
+        self._send(pb.JoinRequest(learner=self._learner))
+
     def report_probe(self, outcome: ProbeOutcome) -> None:
         self._send(encode_probe_outcome(outcome))
 
@@ -234,6 +243,9 @@ class OriginSession:
                     return
                 case "probe":
                     self._on_probe(decode_probe_order(reply.probe))
+                case "wanted":
+                    wanted = reply.wanted
+                    self._on_wanted(PublicationWanted(wanted.learner_version, wanted.fleet_version, wanted.reason))
                 case _:
                     log.warning(
                         "an unknown message on Join"
@@ -273,6 +285,8 @@ class OriginSession:
         self._heartbeat_s = welcome.heartbeat_s or _HEARTBEAT_S
         for offer in self._offers.values():
             self._outbox.put_nowait(offer.message())
+        if self._learner is not None:
+            self._outbox.put_nowait(pb.JoinRequest(learner=self._learner))
         for object_id, reason in self._failures.items():
             self._outbox.put_nowait(_failed(object_id, reason))
         self.joined = True

@@ -50,6 +50,10 @@ _KINDS = {
 }
 
 
+DUTIES = {pb.DUTY_UNSPECIFIED: "", pb.DUTY_ACTIVE: "active", pb.DUTY_STANDBY: "standby"}
+_REASON_CHARS = 2000
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """What a relay says of itself. Rates are bytes per second, None when undeclared."""
@@ -86,7 +90,16 @@ class LinkReport:
     samples: tuple[LinkSample, ...]
 
 
-Report = ReportHolding | ReportConnected | ReportLost | Acknowledge | AskToLeave | LinkReport | ProbeOutcome
+@dataclass(frozen=True, slots=True)
+class RolloutsReport:
+    """What the engine beside this relay generates."""
+
+    rollouts_per_s: float
+
+
+Report = (
+    ReportHolding | ReportConnected | ReportLost | Acknowledge | AskToLeave | LinkReport | RolloutsReport | ProbeOutcome
+)
 Reply = Welcomed | Assigned | Released | Refusal | ProbeOrder
 
 # ---- up ------------------------------------------------------------------------------------------------------------
@@ -158,6 +171,8 @@ def encode_report(report: Report) -> pb.JoinRequest:
             return pb.JoinRequest(leaving=pb.Leaving())
         case LinkReport(samples):
             return encode_links(samples)
+        case RolloutsReport(rate):
+            return pb.JoinRequest(rollouts=pb.RolloutRate(rollouts_per_second=rate))
         case ProbeOutcome():
             return encode_probe_outcome(report)
 
@@ -200,7 +215,7 @@ def report_key(report: Report) -> tuple[str, ...]:
             return "holding", holding.object_id
         case ReportConnected(edge) | ReportLost(edge):
             return type(report).__name__, edge.object_id, str(edge.stripe), edge.parent
-        case Acknowledge() | AskToLeave() | LinkReport():
+        case Acknowledge() | AskToLeave() | LinkReport() | RolloutsReport():
             return (type(report).__name__,)
         case ProbeOutcome(order):
             return "probe", order
@@ -239,7 +254,10 @@ def decode_assignment(assignment: pb.Assignment) -> Assignment:
         raise PeerError("an assignment names a target twice")
     if len({(e.object_id, e.stripe) for e in edges}) != len(edges):
         raise PeerError("an assignment gives two parents in one stripe")
-    return Assignment(assignment.epoch, targets, edges, tuple(assignment.keep_versions))
+    duty = DUTIES.get(assignment.duty, "")  # of a newer coordinator: generating is never wrong
+    return Assignment(
+        assignment.epoch, targets, edges, tuple(assignment.keep_versions), duty, assignment.duty_reason[:_REASON_CHARS]
+    )
 
 
 def _object_id(text: str) -> str:
