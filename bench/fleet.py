@@ -174,7 +174,7 @@ class ShapedFleet:
         """`chappe publish` on the trainer host; its JSON is the process's output."""
         host = self.network.hosts["trainer"]
         arguments = ["publish", str(snapshot), "--coordinator", self.address, "--insecure", "--json"]
-        arguments += ["--base-cache", "none"]  # full snapshots, whatever was measured before
+        arguments += ["--base-cache", "none", "--payload", "full"]  # whatever was measured before
         arguments += ["--listen", f"{host.address}:{DATA_PORT}", *flags]
         if host.link.up_bytes_per_s is not None:
             arguments += ["--uplink", f"{round(host.link.up_bytes_per_s)}B"]

@@ -124,7 +124,7 @@ async def broadcast(directory: Path, snapshot: Path, kind: str) -> Run:
     async with fleet, AsyncPublisher(fleet.address, uplink="10gbit", base_cache=False) as publisher:
         middle, tail = fleet.workers.values()
         before = cpu_s(middle), cpu_s(tail)
-        result = await (await publisher.publish(snapshot, version=1, chains=1)).wait(1.0, timeout_s=600)
+        result = await (await publisher.publish(snapshot, version=1, payload="full", chains=1)).wait(1.0, timeout_s=600)
         gigabytes, took_s = result.payload_bytes / 1e9, result.t_bcast["1.0"]
         assert took_s is not None
         return Run(

@@ -214,7 +214,7 @@ async def _start(fleet: LocalFleet, kind: str, source: Path | Mapping[str, Any],
     """A publication until its first chunk has left; then it is cancelled."""
     async with AsyncPublisher(fleet.address, uplink="10gbit", base_cache=False) as publisher:
         started_s = time.perf_counter()
-        publication = await publisher.publish(source, chains=1)
+        publication = await publisher.publish(source, payload="full", chains=1)
         returned_s = time.perf_counter() - started_s
         async with asyncio.timeout(START_TIMEOUT_S):
             while _sent_bytes(publisher) <= SETUP_BYTES:
@@ -250,7 +250,7 @@ async def _end(directory: Path, snapshot: Path, size_bytes: int, limit: float, r
         async with fleet, AsyncPublisher(fleet.address, uplink="10gbit", base_cache=False) as publisher:
             (worker,) = fleet.workers.values()
             (name,) = fleet.workers
-            publication = await publisher.publish(snapshot, version=1, chains=1)
+            publication = await publisher.publish(snapshot, version=1, payload="full", chains=1)
             complete = await worker.logged(
                 lambda line: line["event"] == "fetch_ended" and line.get("reason") == "complete", END_TIMEOUT_S
             )

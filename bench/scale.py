@@ -148,7 +148,7 @@ async def relays_run(directory: Path, settings: ScaleSettings) -> RelaysRun:
             make_sparse_snapshot(snapshot, settings.payload)
             before = [cpu_s(process) for process in (fleet.coordinator, *hosts)]
             async with AsyncPublisher(fleet.address, uplink="10gbit", base_cache=False) as publisher:
-                publication = await publisher.publish(snapshot, version=1, chains=settings.chains)
+                publication = await publisher.publish(snapshot, version=1, payload="full", chains=settings.chains)
                 result = await publication.wait(1.0, timeout_s=JOIN_TIMEOUT_S)
             coordinator_s, *hosts_s = (
                 cpu_s(process) - then for process, then in zip((fleet.coordinator, *hosts), before, strict=True)
@@ -189,7 +189,7 @@ async def joins_run(directory: Path, settings: ScaleSettings) -> JoinsRun:
             make_sparse_snapshot(snapshot, payload)
             async with AsyncPublisher(fleet.address, uplink="10gbit", base_cache=False) as publisher:
                 before = cpu_s(coordinator)
-                publication = await publisher.publish(snapshot, version=1, chains=settings.chains)
+                publication = await publisher.publish(snapshot, version=1, payload="full", chains=settings.chains)
                 await load.logged(lambda line: line["event"] == "standins_began", JOIN_TIMEOUT_S)
                 plan_cpu_s, began_s = cpu_s(coordinator) - before, time.perf_counter()
                 done = load.logged(lambda line: line["event"] == "standins_done", JOIN_TIMEOUT_S)

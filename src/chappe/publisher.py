@@ -27,6 +27,9 @@ from chappe.errors import ManifestError, PublicationFailedError, SnapshotError, 
 from chappe.hop.net import Tls
 from chappe.loop_thread import LoopThread, shared_loop
 from chappe.origin.bases import DELTAS_KEPT, Bases, Making
+from chappe.origin.compressing import BYTES_MIN as COMPRESSED_BYTES_MIN
+from chappe.origin.compressing import SHARE_MAX as COMPRESSED_SHARE_MAX
+from chappe.origin.compressing import MakeCompressed, Whole, measure
 from chappe.origin.deltaoffer import DeltaPlanned
 from chappe.origin.deltas import WORTH_SHARE, DeltaFile, estimate
 from chappe.origin.job import PublishJob
@@ -46,7 +49,7 @@ OnWanted = Callable[[PublicationWanted], Any]
 
 log = logging.getLogger(__name__)  # a library in somebody's trainer: nothing is printed uninvited
 
-PAYLOADS = ("auto", "full", "delta")
+PAYLOADS = ("auto", "full", "delta", "compressed")
 TOPOLOGIES = {"chains": pb.TOPOLOGY_CHAINS, "star": pb.TOPOLOGY_STAR}
 CLOSE_TIMEOUT_S = 3.0
 T_TRAIN_S_MAX = 1e6
@@ -192,7 +195,8 @@ class AsyncPublisher:
         change until the publication is done, and one that does fails it. Tensors are copied once and may change as soon
         as this returns. `version` None takes the next one; `chains` 0 leaves their number to the planner.
         `payload` auto sends a delta to the workers that hold what was published last, where it is kept here and that
-        saves bytes, and the full snapshot to all others; `delta` fails where not all can take one.
+        saves bytes, and the full snapshot to all others, compressed where that is sooner; `delta` fails where not all
+        can take one, `full` and `compressed` send that to everybody.
         `t_train_s` tells the coordinator what a training step takes now; without it that is measured from the times
         between publications, with whatever the learner waited in them.
 
@@ -212,6 +216,7 @@ class AsyncPublisher:
         )
         snapshot, spool = await self._take(source)
         deltas = await self._deltas_for(request, node.session.run, snapshot)
+        compressed = await self._compressed_for(request, snapshot)
         if node is not self._node:  # closed meanwhile
             _close_spool(spool)
             self._opened()
@@ -225,6 +230,7 @@ class AsyncPublisher:
             self._forget,
             on_root=self._published,
             deltas=deltas,
+            compressed=compressed,
         )
         self._jobs.append(job)
         self.wanted = None
@@ -275,8 +281,8 @@ class AsyncPublisher:
     async def _deltas_for(self, request: pb.PublishRequest, run: str, snapshot: Snapshot) -> DeltaPlanned | None:
         """The deltas that can be made; the request says which, or why there are none. Raises UsageError without one
         for payload delta."""
-        if request.payload == "full":
-            request.no_delta = "payload full was asked for"
+        if request.payload in ("full", "compressed"):
+            request.no_delta = f"payload {request.payload} was asked for"
             return None
         base, share = await self._bases.get(run), 0.0
         if base is None:
@@ -298,6 +304,30 @@ class AsyncPublisher:
         if request.payload == "delta":
             raise UsageError(f"payload=delta: {request.no_delta}; publish with payload=auto")
         return None
+
+    async def _compressed_for(self, request: pb.PublishRequest, snapshot: Snapshot) -> MakeCompressed | None:
+        """The compressed snapshot, if it is or may be wanted; the request says what it would weigh. Raises UsageError
+        where it is insisted on and cannot be made."""
+        asked = request.payload == "compressed"
+        if not asked and (request.payload != "auto" or snapshot.snapshot_bytes < COMPRESSED_BYTES_MIN):
+            return None
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(None, measure, snapshot)
+        except (SnapshotError, ManifestError) as error:
+            if asked:
+                raise UsageError(f"payload=compressed: {error}; publish with payload=full") from error
+            return None
+        if not asked and found.payload_bytes > COMPRESSED_SHARE_MAX * snapshot.snapshot_bytes:
+            return None
+        request.compressed.CopyFrom(
+            pb.Compressed(
+                object_id=uuid4().hex,
+                payload_bytes=found.payload_bytes,
+                encode_bytes_per_s=found.encode_bytes_per_s,
+                decode_bytes_per_s=found.decode_bytes_per_s,
+            )
+        )
+        return lambda full: DeltaFile(Whole(snapshot), full, self._spool_directory)
 
     def _published(self, job: PublishJob, root: str, making: Making | None) -> None:
         node = self._node

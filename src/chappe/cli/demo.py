@@ -138,7 +138,7 @@ async def broadcast(topology: str, source: Path, expected: dict[str, str], setti
         fleet = LocalFleet(directory, relay_specs(settings.relays, flags))
         await stack.enter_async_context(fleet)
         arguments = ["publish", str(source), "--coordinator", fleet.address, "--version", "1", "--json"]
-        arguments += ["--base-cache", "none"]
+        arguments += ["--base-cache", "none", "--payload", "full"]
         arguments += ["--topology", topology, "--uplink", origin_rate, "--limit-uplink", origin_rate]
         log_path = directory / "logs" / "publish.log"
         publisher = await Process.start("publish", "chappe.cli.main", arguments, log_path, capture_stdout=True)

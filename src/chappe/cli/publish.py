@@ -20,9 +20,9 @@ class PublishSettings(Settings):
     """HOST:PORT of the coordinator."""
     version: int | None = None
     """The version; the next one when not given. Versions only grow within a run."""
-    payload: Literal["auto", "full", "delta"] = "auto"
-    """auto: a delta to the workers that hold the version published last, the full snapshot to the others. delta: fail
-    where not all can take one."""
+    payload: Literal["auto", "full", "delta", "compressed"] = "auto"
+    """auto: a delta to the workers that hold the version published last, the full snapshot to the others, compressed
+    where that is sooner. delta: fail where not all can take one. full, compressed: that to everybody."""
     base_cache: str | None = None
     """Folder in which the published bytes are kept (a copy of the snapshot, and the last deltas), so that the next
     `chappe publish` can send a delta; ~/.cache/chappe/base when not given, `none` for nowhere."""

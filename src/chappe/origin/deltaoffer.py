@@ -128,7 +128,7 @@ class DeltaOffers:
                 payload_bytes=source.manifest.payload_bytes,
                 snapshot_bytes=manifest.payload_bytes,
                 chunks_total=source.manifest.chunks_total,
-                delta=True,
+                kind=source.manifest.kind,
                 changed_elements=file.changed_elements,
                 compared_elements=file.compared_elements,
             )

@@ -152,7 +152,8 @@ class DeltaFile:
             self._write_blocks(self._file, blocks, threads or min(os.cpu_count() or 1, THREADS_MAX))
 
     def _open(self) -> None:
-        home = self._spool or choose_directory(self.manifest.payload_bytes // 4)
+        most = self.manifest.payload_bytes
+        home = self._spool or choose_directory(most // 4 if self.base_root else most)
         remove_leftovers(home)
         self._directory, self._lock = make_directory(home)
         self._file = (self._directory / DELTA_FILE).open("xb")

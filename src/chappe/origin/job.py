@@ -33,6 +33,7 @@ from chappe.errors import (
 )
 from chappe.origin.bases import Making
 from chappe.origin.calls import explain, is_transient, retry_delay_s
+from chappe.origin.compressing import CompressedOffer, MakeCompressed
 from chappe.origin.deltaoffer import DeltaOffers, DeltaPlanned
 from chappe.origin.hashing import hash_snapshot
 from chappe.origin.node import OriginNode
@@ -64,12 +65,15 @@ class PublishJob:
         *,
         on_root: Callable[[PublishJob, str, Making | None], None] = lambda _job, _root, _making: None,
         deltas: DeltaPlanned | None = None,
+        compressed: MakeCompressed | None = None,
     ) -> None:
         """`deltas` are those to the snapshot that can be made; `on_root` hears the root, once."""
         self.object_id = request.object_id
         self.spool = spool
         self._on_root, self._planned = on_root, deltas
         self._deltas: DeltaOffers | None = None
+        self._make_compressed = compressed
+        self._compressed: CompressedOffer | None = None
         self._making: asyncio.Task[None] | None = None
         self._kept = False  # the root is known: somebody may wait for the delta to it when this is over
         self._root: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -180,6 +184,15 @@ class PublishJob:
             self._deltas = DeltaOffers(self._node, accepted.version, self._planned, source.manifest, wanted, self._root)
             # Not one of this job's tasks: what it makes may be wanted when the job is over.
             self._making = asyncio.create_task(self._deltas.run(), name=f"deltas of {self.object_id}")
+        if accepted.compressed and self._make_compressed is not None:
+            self._compressed = CompressedOffer(
+                self._node,
+                self._request.compressed.object_id,
+                accepted.version,
+                self._make_compressed(source.manifest),
+                self._root,
+            )
+            self._spawn(self._compressed.run())
 
     def _adopt(self, object_id: str) -> None:
         """The object of a publisher that went away is built anew here: this job goes on under its id."""
@@ -313,12 +326,16 @@ class PublishJob:
             self._node.session.source_failed(self.object_id, reason)
 
     def owns(self, object_id: str) -> bool:
-        return object_id == self.object_id or (self._deltas is not None and self._deltas.owns(object_id))
+        if object_id == self.object_id or (self._compressed is not None and self._compressed.object_id == object_id):
+            return True
+        return self._deltas is not None and self._deltas.owns(object_id)
 
     def unwanted(self, object_id: str) -> None:
         """The coordinator wants nothing of the object any more; how the publication ended, its own stream says."""
         if object_id != self.object_id:
-            if self._deltas is not None:
+            if self._compressed is not None and self._compressed.object_id == object_id:
+                self._compressed.stop()
+            elif self._deltas is not None:
                 self._deltas.unwanted(object_id)
             return
         self._stop_serving()
@@ -331,6 +348,8 @@ class PublishJob:
         self._root.cancel()
         if self._deltas is not None:
             self._deltas.stop()
+        if self._compressed is not None:
+            self._compressed.stop()
         self._node.session.withdraw(self.object_id)
         self._node.catalog.remove(self.object_id)
         if self._object is not None:

@@ -20,6 +20,7 @@ import grpc
 import grpc.aio
 
 from chappe.core.events import LinkSample
+from chappe.core.manifest import ObjectKind
 from chappe.core.probes import ProbeOrder, ProbeOutcome
 from chappe.errors import BadTokenError, CoordinatorUnavailableError, PeerError, RefusedError
 from chappe.hop.guard import AssignedChild, EdgeGuard
@@ -38,6 +39,13 @@ _FAILURES_KEPT = 16
 _HEARTBEAT_S = 1.0  # until Welcome says otherwise
 
 
+_KINDS = {
+    ObjectKind.FULL: relay_pb2.OBJECT_KIND_FULL,
+    ObjectKind.FULL_COMPRESSED: relay_pb2.OBJECT_KIND_FULL_COMPRESSED,
+    ObjectKind.DELTA: relay_pb2.OBJECT_KIND_DELTA,
+}
+
+
 @dataclass(slots=True)
 class ObjectOffer:
     """One object that this origin holds. `chunks_held` is asked for whenever the stream is opened."""
@@ -48,7 +56,7 @@ class ObjectOffer:
     snapshot_bytes: int
     chunks_total: int
     root: str = ""
-    delta: bool = False
+    kind: ObjectKind = ObjectKind.FULL
     changed_elements: int = 0  # of a delta, of those that have a base
     compared_elements: int = 0
     named: bool = field(default=False, init=False)  # the present stream's desired state has named it
@@ -58,7 +66,7 @@ class ObjectOffer:
             offer=pb.Offer(
                 object_id=self.object_id,
                 version=self.version,
-                kind=relay_pb2.OBJECT_KIND_DELTA if self.delta else relay_pb2.OBJECT_KIND_FULL,
+                kind=_KINDS[self.kind],
                 payload_bytes=self.payload_bytes,
                 snapshot_bytes=self.snapshot_bytes,
                 chunks_total=self.chunks_total,

@@ -37,10 +37,16 @@ class Gate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeltaOf:
-    """What a delta begins at, and the size of the snapshot that it leads to."""
+    """What a delta begins at, empty for a compressed snapshot, and the size of the snapshot that it leads to."""
 
     base_root: str
     target_bytes: int
+
+
+def _kind_of(delta: DeltaOf | None) -> ObjectKind:
+    if delta is None:
+        return ObjectKind.FULL
+    return ObjectKind.DELTA if delta.base_root else ObjectKind.FULL_COMPRESSED
 
 
 class OriginObject:
@@ -71,7 +77,7 @@ class OriginObject:
             snapshot.entries,
             snapshot.tensors,
             chunks_per_page_for(chunk_bytes),
-            kind=ObjectKind.FULL if delta is None else ObjectKind.DELTA,
+            kind=_kind_of(delta),
             base_root="" if delta is None else delta.base_root,
             target_bytes=0 if delta is None else delta.target_bytes,
         )
