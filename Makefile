@@ -12,6 +12,8 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 # For instance: make test PYTEST_ARGS="-k ledger -x"
 PYTEST_ARGS ?=
+# Test files run side by side in so many processes; TEST_WORKERS=0 runs them one after the other in one.
+TEST_WORKERS ?= 2
 
 PROTOS := $(wildcard proto/chappe/v1/*.proto)
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
@@ -29,7 +31,7 @@ demo-delta: $(VENV)/.torch ## Ten training steps, ten versions: deltas to 4 rela
 	@$(BIN)/python -m bench.demodelta $(DEMO_ARGS)
 
 test: $(VENV)/.test ## Run the tests
-	$(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not soak" -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 soak: $(VENV)/.test ## Run the tests that take minutes
 	$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
