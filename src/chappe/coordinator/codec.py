@@ -212,16 +212,15 @@ def _seconds(value: float, what: str) -> float:
 
 
 def _links(report: pb.LinkReport, worker_id: str, session: int) -> events.LinksMeasured:
-    """Samples in which nothing was measured are left out."""
+    """A sample without a rate or without busy time is news, too: the hop kept up with its source."""
     if len(report.samples) > _SAMPLES_MAX:
         raise PeerError(f"{len(report.samples)} samples in one report are too many")
     samples = []
     for sample in report.samples:
         peer = _identifier(sample.peer, "peer")
-        rate, busy_s = _rate(sample.bytes_per_s, "bytes_per_s"), _seconds(sample.busy_s, "busy_s")
-        if rate is not None and busy_s > 0:
-            streams = max(1, sample.streams)
-            samples.append(events.LinkSample(peer, sample.sending, rate, busy_s, streams, sample.bytes))
+        rate, busy_s = _rate(sample.bytes_per_s, "bytes_per_s") or 0.0, _seconds(sample.busy_s, "busy_s")
+        streams = max(1, sample.streams)
+        samples.append(events.LinkSample(peer, sample.sending, rate, busy_s, streams, sample.bytes))
     return events.LinksMeasured(worker_id, session, tuple(samples))
 
 

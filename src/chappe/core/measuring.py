@@ -12,7 +12,9 @@ limit is exact evidence, the other link is at least as fast. Who it was:
 
 The rate is what the receiver says, at most what the sender says of the same time: nobody's word about itself raises
 anything. A hop whose end shares its link with another one (two versions at once) says nothing. B0 is the sum over the
-origin's concurrent hops, and when all of them are limited by their receivers, that sum is only a lower bound.
+origin's concurrent hops, and when all of them are limited by their receivers, that sum is only a lower bound. It is
+one, too, when much less has arrived than was sent: then the two ends speak of different seconds (a chain's head has
+come or gone, and each end reports when it does), or one of them does not tell the truth.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ CLAIM_S = 5.0
 """Two reports of one hop within this time speak of the same seconds: they are sent every 2 s, or more often."""
 EXPLAINED = 0.9
 CONTRADICTED = 1.5
+AGREED = 0.9  # what has arrived of what an origin says that it sent: from here on it is the same seconds
 SAVE_SHARE = 0.05  # a change of more than this is written down at once, any other after a minute
 SAVE_S = 60.0
 
@@ -100,6 +103,8 @@ class Measuring:
         judged = hop[0].topology is Topology.CHAINS  # the hops of a star share one uplink, and nobody can be moved
         if judged and self._slow.judge(*hop, HopSample(parent, child, rate, sample.busy_s, known, contradicted)):
             return
+        if sample.busy_s <= 0:
+            return  # it kept up with its source: nothing was the limit
         self._attribute(parent, child, rate, sample.busy_s, up, down)
         if parent.role is Role.RELAY:
             self._demotions.sent(parent, sample.bytes_per_s, sample.busy_s)
@@ -147,7 +152,7 @@ class Measuring:
         self._attribute(sender, receiver, rate, busy_s, self._up(sender, 1), self._down(receiver))
 
     def _origin_sent(self, origin: Worker, samples: list[LinkSample]) -> None:
-        total, busy_s, limited, free, slow = 0.0, 0.0, 0, 0, 0
+        total, sent, busy_s, limited, free, slow = 0.0, 0.0, 0.0, 0, 0, 0
         seen: list[LinkSample] = []
         figure = self._up(origin, 1)
         for sample in samples:
@@ -164,11 +169,11 @@ class Measuring:
                 slow += rate < SLOW_SHARE * min(share, down.known)
                 limited += rate >= EXPLAINED * down.known
                 free += rate < EXPLAINED * down.known
-            total, busy_s = total + rate, max(busy_s, sample.busy_s)
+            total, sent, busy_s = total + rate, sent + sample.bytes_per_s, max(busy_s, sample.busy_s)
             seen.append(sample)
         if not seen:
             return
-        whole = all(sample.streams <= len(seen) for sample in seen)
+        whole = total >= AGREED * sent and all(s.streams <= len(seen) and s.busy_s > 0 for s in seen)
         by_origin = whole and limited < len(seen) and (free > 0 or figure.source is Source.ASSUMED)
         if slow and (slow < len(seen) or len(seen) == 1):  # the others are well, or there are none: it may be the head
             by_origin = False

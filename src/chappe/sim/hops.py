@@ -82,7 +82,7 @@ class Hops:
 
     def _report(self) -> None:
         taken = [*self._received.take_samples(), *self._sent.take_samples()]
-        samples = tuple(self._as_measured(s) for s in taken if s.bytes_per_s > 0 and s.busy_s > 0)
+        samples = tuple(map(self._as_measured, taken))
         session = self._node.session
         if samples and session is not None and self._node.joined:
             self._node.world.counts["reports"] += 1
