@@ -34,6 +34,7 @@ from chappe.origin.deltaoffer import DeltaPlanned
 from chappe.origin.deltas import WORTH_SHARE, DeltaFile, estimate
 from chappe.origin.job import PublishJob
 from chappe.origin.node import OriginNode, OriginSettings
+from chappe.origin.rollback import Past, revive
 from chappe.origin.scan import Snapshot, scan
 from chappe.origin.spool import SpooledSnapshot, spool_tensors
 from chappe.origin.steps import Base
@@ -180,7 +181,7 @@ class AsyncPublisher:
 
     async def publish(
         self,
-        source: Source,
+        source: Source | Past,
         version: int | None = None,
         *,
         payload: str = "auto",
@@ -197,6 +198,7 @@ class AsyncPublisher:
         `payload` auto sends a delta to the workers that hold what was published last, where it is kept here and that
         saves bytes, and the full snapshot to all others, compressed where that is sooner; `delta` fails where not all
         can take one, `full` and `compressed` send that to everybody.
+        A `Past` is a version that was published from here before, as `rollback` takes it.
         `t_train_s` tells the coordinator what a training step takes now; without it that is measured from the times
         between publications, with whatever the learner waited in them.
 
@@ -237,6 +239,25 @@ class AsyncPublisher:
         job.start()
         return job.publication
 
+    async def rollback(
+        self,
+        to_version: int,
+        version: int | None = None,
+        *,
+        payload: str = "auto",
+        until: float = 1.0,
+        topology: str = "chains",
+        chains: int = 0,
+    ) -> AsyncPublication:
+        """Publish the bytes of an older version again, as a new one: a delta to the workers that hold what is out now.
+
+        They are made from what is kept here (the base and the last deltas, see `keep_deltas`), in the spool directory,
+        and are the old ones bit for bit. Raises SnapshotError when they cannot be made any more, UsageError.
+        """
+        return await self.publish(
+            Past(to_version), version, payload=payload, until=until, topology=topology, chains=chains
+        )
+
     # ---- the learner -----------------------------------------------------------------------------------------------
 
     def learner(self, version: int, *, admitted: int = 0, discarded: int = 0) -> None:
@@ -266,17 +287,27 @@ class AsyncPublisher:
         if not answering.cancelled() and (error := answering.exception()) is not None:
             log.error("on_wanted failed: %r", error, exc_info=error)
 
-    async def _take(self, source: Source) -> tuple[Snapshot, SpooledSnapshot | None]:
+    async def _take(self, source: Source | Past) -> tuple[Snapshot, SpooledSnapshot | None]:
         loop = asyncio.get_running_loop()
-        if not isinstance(source, Mapping):
+        if not isinstance(source, Mapping | Past):
             return await loop.run_in_executor(None, scan, Path(source)), None
         for job in list(self._jobs):
             if job.spool is not None and job.publication.done:  # or there would be two copies
                 job.take_back("the publisher let its copy go, to take the next one")
                 await job.release()
-        settle_devices()
-        spool = await loop.run_in_executor(None, spool_tensors, source, self._spool_directory)
+        if isinstance(source, Past):
+            spool = await self._revive(source.version)
+        else:
+            settle_devices()
+            spool = await loop.run_in_executor(None, spool_tensors, source, self._spool_directory)
         return spool.snapshot, spool
+
+    async def _revive(self, version: int) -> SpooledSnapshot:
+        base = await self._bases.get(self._opened().session.run)
+        if base is None:
+            raise SnapshotError(f"version {version} cannot be made any more: {self._bases.why}; publish the old files")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, revive, base, version, self._spool_directory)
 
     async def _deltas_for(self, request: pb.PublishRequest, run: str, snapshot: Snapshot) -> DeltaPlanned | None:
         """The deltas that can be made; the request says which, or why there are none. Raises UsageError without one
@@ -446,6 +477,24 @@ class Publisher:
                 topology=topology,
                 chains=chains,
                 t_train_s=t_train_s,
+            )
+        )
+        return Publication(publication, self._thread)
+
+    def rollback(
+        self,
+        to_version: int,
+        version: int | None = None,
+        *,
+        payload: str = "auto",
+        until: float = 1.0,
+        topology: str = "chains",
+        chains: int = 0,
+    ) -> Publication:
+        """As `AsyncPublisher.rollback`."""
+        publication = self._thread.run(
+            self._publisher.rollback(
+                to_version, version, payload=payload, until=until, topology=topology, chains=chains
             )
         )
         return Publication(publication, self._thread)

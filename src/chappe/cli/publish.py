@@ -20,6 +20,9 @@ class PublishSettings(Settings):
     """HOST:PORT of the coordinator."""
     version: int | None = None
     """The version; the next one when not given. Versions only grow within a run."""
+    rollback_to: int | None = None
+    """Instead of PATH: publish the bytes of this older version again, as a new one. They are made from what is kept in
+    --base-cache."""
     payload: Literal["auto", "full", "delta", "compressed"] = "auto"
     """auto: a delta to the workers that hold the version published last, the full snapshot to the others, compressed
     where that is sooner. delta: fail where not all can take one. full, compressed: that to everybody."""
@@ -56,7 +59,7 @@ class PublishSettings(Settings):
             raise ValueError(f"{value:g} is not a fraction above 0 and at most 1")
         return value
 
-    @field_validator("version")
+    @field_validator("version", "rollback_to")
     @classmethod
     def _version(cls, value: int | None) -> int | None:
         if value is not None and value < 1:
@@ -82,7 +85,7 @@ DEFAULTS = PublishSettings()
 
 
 def publish(
-    path: Annotated[Path, Parameter(show_env_var=False)],
+    path: Annotated[Path | None, Parameter(show_env_var=False)] = None,
     /,
     *,
     settings: Annotated[PublishSettings, Flat] = DEFAULTS,
@@ -96,11 +99,14 @@ def publish(
     Parameters
     ----------
     path
-        One .safetensors file, or a model directory with its sidecar files. It must not change meanwhile.
+        One .safetensors file, or a model directory with its sidecar files. It must not change meanwhile. Not given with
+        --rollback-to.
     json
         Print the result as one JSON object on stdout; everything else goes to stderr.
     """
-    if not path.exists():
+    if (path is None) is (settings.rollback_to is None):
+        raise UsageError("give either PATH, or --rollback-to and the version to go back to")
+    if path is not None and not path.exists():
         raise UsageError(f"PATH {path}: no such file or directory")
     raise_thresholds()  # before gRPC is imported
 

@@ -16,6 +16,7 @@ from chappe.coordinator.status import publication_json
 from chappe.errors import ChappeError
 from chappe.logs import configure_logging
 from chappe.origin.bases import default_cache
+from chappe.origin.rollback import Past
 from chappe.publication import AsyncPublication
 from chappe.publisher import AsyncPublisher
 from chappe.v1 import coordinator_pb2 as pb
@@ -24,7 +25,7 @@ CANCEL_TIMEOUT_S = 4.0
 FOLLOW_RETRY_S = 1.0
 
 
-async def run_publish(path: Path, settings: PublishSettings, tls: TlsSettings, *, as_json: bool = False) -> int:
+async def run_publish(path: Path | None, settings: PublishSettings, tls: TlsSettings, *, as_json: bool = False) -> int:
     """Publish and print the result. Raises the publication's error; when cancelled, cancels the publication."""
     configure_logging(level="warning")
     for flag, address in (("--coordinator", settings.coordinator), ("--listen", settings.listen)):
@@ -46,7 +47,7 @@ async def run_publish(path: Path, settings: PublishSettings, tls: TlsSettings, *
     )
     async with publisher:
         publication = await publisher.publish(
-            path,
+            Past(settings.rollback_to or 0) if path is None else path,
             settings.version,
             payload=settings.payload,
             until=settings.until,
@@ -54,7 +55,8 @@ async def run_publish(path: Path, settings: PublishSettings, tls: TlsSettings, *
             chains=settings.chains,
         )
         try:
-            with progress_view(f"publishing {path}") as view:
+            what = f"going back to version {settings.rollback_to}" if path is None else f"publishing {path}"
+            with progress_view(what) as view:
                 follower = asyncio.create_task(follow(view, publication, settings.coordinator, tls))
                 try:
                     result = await publication.wait()
