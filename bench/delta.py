@@ -1,6 +1,7 @@
 """The delta codec: payload by density, speed per core, and what others would send for the same two snapshots.
 
 Speeds are of CPU time on one core, so that a busy machine does not count, and of wall time on one and two threads.
+Landing a delta is measured with everything that a worker does, beside writing and syncing as many bytes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
+from bench.deltaland import SHARDS, landings
 from bench.results import RESULTS, write_results
 from bench.rivals import EXACT, SLOW
 from bench.texts import project_texts
@@ -38,6 +40,7 @@ from chappe.payload.table import SnapshotTable
 
 DENSITIES = (0.01, 0.05, 0.20, 0.95)
 AIMS = {0.01: 0.0075, 0.05: 0.029, 0.20: 0.095, 0.95: 0.45}
+LINK_BYTES_PER_S = 100e6 / 8
 ROOT = "xxh3_128:" + "0" * 32
 Row = dict[str, Any]
 
@@ -51,6 +54,13 @@ class DeltaSettings(Settings):
     """The part of it that zstd --patch-from and bsdiff are given; 0B leaves them out."""
     repeat: int = 3
     """The best of this many runs counts."""
+    landing_size: Size = 1 << 30
+    """Of the snapshot that a delta of 1 % is landed for; 0B leaves that out."""
+    landing_repeat: int = 3
+    memory_directory: Path = Path("/dev/shm")
+    """Where it is landed in memory."""
+    disk_directory: Path = Path(".cache")
+    """Where it is landed on a disk."""
     minilm: bool = True
     """Also real optimizer steps (needs torch; fetches the demo's model with pip)."""
     cache: Path = Path(".cache")
@@ -77,14 +87,22 @@ def delta(
         rows.append(row | rivals(update.base, update.target, settings.slow_size))
     if settings.minilm:
         rows += minilm_rows(settings.cache, settings.slow_size, settings.repeat)
+    landed = landing_rows(settings) if settings.landing_size else []
     report = {"size_bytes": settings.size, "cores": os.cpu_count(), "machine": platform.machine(), "rows": rows}
-    parameters = settings.model_dump(mode="json", exclude={"cache", "output"})
-    write_results(settings.output, "delta", parameters, rows)
+    parameters = settings.model_dump(mode="json", exclude={"cache", "output", "memory_directory", "disk_directory"})
+    write_results(settings.output, "delta", parameters, rows, landings=landed)
     if json:
-        print(jsonlib.dumps(report, indent=2))
+        print(jsonlib.dumps(report | {"landings": landed}, indent=2))
     else:
         show(rows, settings.size)
+        show_landings(landed)
     return 0
+
+
+def landing_rows(settings: DeltaSettings) -> list[Row]:
+    update = adam_update(settings.landing_size // SHARDS, learning_rate_for(0.01))
+    places = {"memory": settings.memory_directory, "disk": settings.disk_directory}
+    return landings(update, places, LINK_BYTES_PER_S, settings.landing_repeat)
 
 
 def _whole(table_elements: int) -> SnapshotTable:
@@ -222,6 +240,16 @@ def minilm_rows(cache: Path, slow_size: int, repeat: int) -> list[Row]:
         label = f"MiniLM, lr {learning_rate:.0e}, {steps} step{'s' if steps > 1 else ''}"
         rows.append({"data": label, "aim": None, **measure(update, repeat), **rivals(base, target, slow_size)})
     return rows
+
+
+def show_landings(rows: Sequence[Row]) -> None:
+    table = Table(
+        "store", "write + fsync", "all chunks at once", "100 Mbit/s", "memory", title="last chunk to landed, s"
+    )
+    for row in rows:
+        timed = [f"{row[f'{name}_s']:.3f} ({row[f'{name}_to_floor']:.2f} x)" for name in ("at_once", "paced")]
+        table.add_row(row["store"], f"{row['floor_s']:.3f}", *timed, f"{row['memory_bytes'] >> 20} MiB")
+    Console(highlight=False, width=200).print(table)
 
 
 def show(rows: Sequence[Row], size: int) -> None:

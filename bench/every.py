@@ -20,7 +20,7 @@ SHORT: dict[str, tuple[str, ...]] = {
     "hop": ("--size", "256MiB", "--repeats", "1"),
     "layout": ("--fleets", "60"),
     "striping": ("--fleets", "4"),
-    "delta": ("--size", "32MiB", "--slow-size", "4MiB", "--repeat", "1", "--no-minilm"),
+    "delta": ("--size", "32MiB", "--slow-size", "4MiB", "--repeat", "1", "--no-minilm", "--landing-size", "64MiB"),
 }
 """What makes a bench short. The others have `--short`."""
 

@@ -125,12 +125,27 @@ def _delta(report: Report) -> list[Table]:
         line = [run["data"], f"{run['density']:.2%}", f"{run['delta']:.3%}"]
         line += [f"{run[f'{name}_gb_per_cpu_s']:.2f}" for name in ("encode", "decode")]
         cells.append([*line, *("-" if run.get(key) is None else f"{run[key]:.2%}" for key in others)])
-    return [Table(columns, cells, "Shares of the full size.")]
+    return [Table(columns, cells, "Shares of the full size."), *_delta_landings(report.get("landings", []))]
+
+
+def _delta_landings(rows: Sequence[dict[str, Any]]) -> list[Table]:
+    if not rows:
+        return []
+    columns = ["store", "write and sync s", "all chunks at once s", "ratio", "at a link's rate s", "ratio", "memory MB"]
+    cells = []
+    for row in rows:
+        line = [row["store"], f"{row['floor_s']:.2f}"]
+        for name in ("at_once", "paced"):
+            line += [f"{row[f'{name}_s']:.2f}", f"{row[f'{name}_to_floor']:.2f}"]
+        cells.append([*line, f"{row['memory_bytes'] / 1e6:.0f}"])
+    size, rate = rows[0]["snapshot_bytes"] / 1e9, rows[0]["link_bytes_per_s"] * 8 / 1e6
+    note = f"Last chunk to landed, {size:.2f} GB, 1 % changed; the link's rate is {rate:.0f} Mbit/s. Medians."
+    return [Table(columns, cells, note)]
 
 
 def peers_of_delta(runs: Sequence[dict[str, Any]]) -> set[str]:
     """The other formats: every column that is a share, and that no speed and no name."""
-    ours = {"data", "aim", "density", "delta", "bytes_per_changed"}
+    ours = {"data", "aim", "density", "delta", "bytes_per_changed", "chunks", "chunk_bytes_max"}
     return {key for run in runs for key in run if key not in ours and "_gb_per_" not in key and "_scaling" not in key}
 
 

@@ -39,12 +39,20 @@ def test_sizes_of_the_plain_formats() -> None:
 
 
 def test_a_short_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    size = ("--size", "4MiB", "--slow-size", "64KiB")
+    size = ("--size", "4MiB", "--slow-size", "64KiB", "--landing-size", "8MiB", "--landing-repeat", "1")
+    size = (*size, "--memory-directory", str(tmp_path), "--disk-directory", str(tmp_path / "disk"))
     with pytest.raises(SystemExit) as end:
         main(["delta", *size, "--repeat", "1", "--no-minilm", "--json", "--output", str(tmp_path / "delta.json")])
     assert end.value.code == 0
     report = json.loads(capsys.readouterr().out)
-    assert json.loads((tmp_path / "delta.json").read_text())["runs"] == report["rows"]
+    written = json.loads((tmp_path / "delta.json").read_text())
+    assert (written["runs"], written["landings"]) == (report["rows"], report["landings"])
+    assert [row["store"] for row in report["landings"]] == ["memory", "disk"]
+    for row in report["landings"]:
+        assert row["snapshot_bytes"] == 8 << 20
+        assert row["delta_bytes"] < 0.01 * row["snapshot_bytes"]
+        assert row["at_once_s"] > 0
+    assert list((tmp_path / "disk").iterdir()) == []
     for row in report["rows"]:
         assert row["delta"] < row["aim"]
         assert row["delta"] < min(row[name] for name in ("index + value", "u16 gap + value", "xor + zstd-3"))
