@@ -31,7 +31,7 @@ from chappe.cli.settings import Flat, Settings, Size
 from chappe.core.digest import XXH3_128
 from chappe.core.manifest import FileEntry, TensorEntry
 from chappe.hop.malloc import raise_thresholds
-from chappe.hop.ordered import OrderedMap
+from chappe.hop.ordered import OrderedMap, one_at_a_time
 from chappe.payload.container import DataChunk, Packer, parse_chunk
 from chappe.payload.delta import BlockState, apply_block, base_bytes, encode_delta
 from chappe.payload.fold import Delta
@@ -42,6 +42,7 @@ DENSITIES = (0.01, 0.05, 0.20, 0.95)
 AIMS = {0.01: 0.0075, 0.05: 0.029, 0.20: 0.095, 0.95: 0.45}
 LINK_BYTES_PER_S = 100e6 / 8
 ROOT = "xxh3_128:" + "0" * 32
+_COPY_BYTES = 2 << 20
 Row = dict[str, Any]
 
 
@@ -138,7 +139,8 @@ def measure(update: Update, repeat: int) -> Row:
         packer = Packer(XXH3_128)
         with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
             mapper = map if pool is None else OrderedMap(pool, 2 * threads)
-            chunks = list(packer.pack(encode_delta(plan, XXH3_128, read_base, read_target, mapper=mapper)))
+            blocks = encode_delta(plan, XXH3_128, read_base, read_target, mapper=mapper, brief=one_at_a_time)
+            chunks = list(packer.pack(blocks))
         return [*chunks, packer.close(ROOT)]
 
     chunks = encode(1)
@@ -152,8 +154,9 @@ def measure(update: Update, repeat: int) -> Row:
             block = plan.block(ordinal)
             pieces = [piece for chunk in parsed for piece in chunk.pieces_of(ordinal)]
             part = decoded[block.offset : block.offset + block.length]
+            have = base_bytes(plan, block, read_base)
             state = apply_block(
-                plan, XXH3_128, ordinal, source.digest(ordinal), pieces, base_bytes(plan, block, read_base), part
+                plan, XXH3_128, ordinal, source.digest(ordinal), pieces, have, part, brief=one_at_a_time
             )
             if state is not BlockState.APPLIED:
                 raise AssertionError(f"block {ordinal} came out wrong")
@@ -166,6 +169,16 @@ def measure(update: Update, repeat: int) -> Row:
             with ThreadPoolExecutor(threads) as pool:
                 list(pool.map(apply_group, groups))
 
+    def copy(threads: int) -> None:
+        """What no decoder on this machine can do without: read the base, write the target."""
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(copy_part, range(0, full, _COPY_BYTES)))
+
+    def copy_part(at: int) -> None:
+        np.copyto(new_bytes[at : at + _COPY_BYTES], old_bytes[at : at + _COPY_BYTES])
+
+    new_bytes, old_bytes = out.view(np.uint8), update.base.view(np.uint8)
+    copy(1)
     decode(1)
     if not np.array_equal(out, update.target):
         raise AssertionError("the delta is not exact")
@@ -179,6 +192,7 @@ def measure(update: Update, repeat: int) -> Row:
         "chunk_bytes_max": max(map(len, chunks)),
         **_speeds("encode", encode, full, repeat),
         **_speeds("decode", decode, full, repeat),
+        **_speeds("copy", copy, full, repeat),
     }
 
 
@@ -264,6 +278,9 @@ def show(rows: Sequence[Row], size: int) -> None:
         "decode GB/CPU-s",
         "GB/s",
         "2 threads",
+        "copy GB/CPU-s",
+        "GB/s",
+        "2 threads",
         title="speed, of full size",
     )
     for row in rows:
@@ -273,7 +290,7 @@ def show(rows: Sequence[Row], size: int) -> None:
             row["data"], f"{row['density']:.2%}", f"{row['delta']:.3%}", aim, f"{row['bytes_per_changed']:.2f}", *others
         )
         figures = []
-        for name in ("encode", "decode"):
+        for name in ("encode", "decode", "copy"):
             figures += [row[f"{name}_gb_per_cpu_s"], row[f"{name}_gb_per_s"]]
             figures.append(row[f"{name}_scaling_2"])
         speeds.add_row(row["data"], *(f"{figure:.2f}" for figure in figures))

@@ -28,7 +28,7 @@ from chappe.hop.disk import Disk, free_bytes
 from chappe.hop.filecache import FileCache
 from chappe.hop.kept import KeptManifest
 from chappe.hop.layout import ObjectLayout
-from chappe.hop.ordered import OrderedMap
+from chappe.hop.ordered import OrderedMap, one_at_a_time
 from chappe.hop.targetfiles import TargetFiles, Work
 from chappe.hop.tiles import Tiles
 from chappe.hop.writeback import EVERY_BYTES, start_writeback
@@ -148,7 +148,9 @@ class _Applier:
         data = self._buffer()[: block.length]
         if not (work.look and self._is_there(work, data)):
             self._read_base(work, data)
-            state = apply_block(self._plan, algorithm, whole.ordinal, whole.digest, whole.pieces, data, data)
+            state = apply_block(
+                self._plan, algorithm, whole.ordinal, whole.digest, whole.pieces, data, data, brief=one_at_a_time
+            )
             if state is BlockState.WRONG:
                 raise DeltaError(
                     f"block {whole.ordinal}, in {self._target.files[block.file].path!r}, does not come out as the "

@@ -1,14 +1,29 @@
-"""`map` with threads: results in order, and only so far ahead that memory stays bounded."""
+"""What threads need for numpy: `map` in order, only so far ahead that memory stays bounded; and few hand-overs."""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+BRIEF_ELEMENTS = 1 << 16
+_brief = threading.Lock()
+
+
+def one_at_a_time(elements: int) -> AbstractContextManager[object]:
+    """For a row of short numpy calls. Each gives up the GIL, and threads that do so wait for each other at every call.
+
+    One thread at a time does that, while others compare, copy and hash: two threads encode at 1.4 times the speed of
+    one instead of 1.0, and decode at 1.2 instead of 0.8. Calls for many elements are long, and need no such thing.
+    """
+    return _brief if elements < BRIEF_ELEMENTS else nullcontext()
 
 
 class OrderedMap:

@@ -16,6 +16,7 @@ from typing import Protocol, TypeAlias
 
 from chappe.core.digest import ALGORITHMS, Algorithm
 from chappe.errors import SnapshotChangedError, SnapshotError
+from chappe.hop.ordered import one_at_a_time
 from chappe.origin.hashing import OpenFiles, hash_snapshot
 from chappe.origin.scan import Snapshot, read_at
 from chappe.origin.steps import Base, OpenDelta, OpenStep, Step
@@ -91,7 +92,10 @@ class Compared:
             yield (
                 plan,
                 lambda algorithm, mapper: iter(
-                    mapper(lambda i: encode_block(plan, algorithm, i, old.read, new.read), range(plan.blocks_total))
+                    mapper(
+                        lambda i: encode_block(plan, algorithm, i, old.read, new.read, brief=one_at_a_time),
+                        range(plan.blocks_total),
+                    )
                 ),
             )
 

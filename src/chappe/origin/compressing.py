@@ -24,6 +24,7 @@ from typing import TypeAlias
 from chappe.core.digest import XXH3_128
 from chappe.core.manifest import CHUNK_BYTES_MIN, Manifest
 from chappe.errors import ChappeError
+from chappe.hop.ordered import one_at_a_time
 from chappe.origin.blocksources import MakeBlocks, Reading, table_of
 from chappe.origin.deltas import THREADS_MAX, DeltaFile
 from chappe.origin.node import OriginNode
@@ -102,7 +103,10 @@ class Whole:
             yield (
                 plan,
                 lambda algorithm, mapper: iter(
-                    mapper(lambda i: encode_block(plan, algorithm, i, new.read, new.read), range(plan.blocks_total))
+                    mapper(
+                        lambda i: encode_block(plan, algorithm, i, new.read, new.read, brief=one_at_a_time),
+                        range(plan.blocks_total),
+                    )
                 ),
             )
 

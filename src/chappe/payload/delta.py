@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeAlias
 
 from chappe.core.digest import Algorithm
@@ -24,6 +25,15 @@ from chappe.payload.table import NO_BASE
 
 ReadRange: TypeAlias = Callable[[int, int, int], Buffer]
 """(file, offset, length) to exactly these bytes of a snapshot. Called from the caller's threads."""
+
+
+Brief: TypeAlias = Callable[[int], AbstractContextManager[object]]
+"""Entered around a row of short numpy calls for so many elements: see `chappe.hop.ordered.one_at_a_time`."""
+
+
+def freely(_elements: int) -> AbstractContextManager[object]:
+    """Without threads, or with few."""
+    return nullcontext()
 
 
 class Mapper(Protocol):
@@ -83,6 +93,7 @@ def encode_block(
     read_target: ReadRange,
     *,
     chunk_bytes: int = CHUNK_BYTES_DEFAULT,
+    brief: Brief = freely,
 ) -> EncodedBlock:
     """Compare one block and encode what changed."""
     block = plan.block(ordinal)
@@ -94,7 +105,8 @@ def encode_block(
     difference = Difference.between(
         None if base is None else elements_of(base, block.width), elements_of(target, block.width), hasher
     )
-    pieces = encode(difference, chunk_bytes) if difference.changed else []
+    with brief(difference.changed):
+        pieces = encode(difference, chunk_bytes) if difference.changed else []
     return EncodedBlock(ordinal, hasher.digest(), difference.changed, tuple(pieces))
 
 
@@ -106,11 +118,12 @@ def encode_delta(
     *,
     chunk_bytes: int = CHUNK_BYTES_DEFAULT,
     mapper: Mapper = map,
+    brief: Brief = freely,
 ) -> Iterator[EncodedBlock]:
     """All blocks in order, for `Packer.pack`. With `DeltaPlan.whole` this compresses a full snapshot."""
 
     def one(ordinal: int) -> EncodedBlock:
-        return encode_block(plan, algorithm, ordinal, read_base, read_target, chunk_bytes=chunk_bytes)
+        return encode_block(plan, algorithm, ordinal, read_base, read_target, chunk_bytes=chunk_bytes, brief=brief)
 
     yield from mapper(one, range(plan.blocks_total))
 
@@ -125,6 +138,7 @@ def apply_block(
     out: memoryview,
     *,
     check_present: bool = False,
+    brief: Brief = freely,
 ) -> BlockState:
     """Make the final bytes of a block in `out`, and prove them while they are in cache.
 
@@ -151,7 +165,9 @@ def apply_block(
     for piece in pieces:
         start, stop = piece.bounds
         part = new[start:stop]
-        decode(piece).add_to(None if old is None else part if old is new else old[start:stop], part, hasher)
+        with brief(piece.changed):
+            difference = decode(piece)
+        difference.add_to(None if old is None else part if old is new else old[start:stop], part, hasher)
     return BlockState.APPLIED if hasher.digest() == digest else BlockState.WRONG
 
 

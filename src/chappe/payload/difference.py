@@ -20,9 +20,6 @@ Positions: TypeAlias = npt.NDArray[np.int64]
 
 SPARSE_UNDER = 0.30
 """The share of changed elements up to which a difference is kept as positions and values."""
-SLICE_ELEMENTS = 1 << 18
-"""Of a block worked on at a time: what was just compared or written is hashed while it is in the core's cache."""
-
 TYPES = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
 
 
@@ -46,22 +43,14 @@ class Difference:
         if base is None:
             _feed(hasher, target)
             return Difference.of(target)
-        positions, values, changed = [], [], 0
-        for start in range(0, target.size, SLICE_ELEMENTS):
-            new, old = target[start : start + SLICE_ELEMENTS], base[start : start + SLICE_ELEMENTS]
-            found = (new != old).nonzero()[0]
-            changed += found.size
-            if changed > SPARSE_UNDER * target.size:
-                _feed(hasher, target[start:])
-                dense = target - base
-                return Difference(target.size, target.itemsize, int(np.count_nonzero(dense)), dense, None)
-            values.append(new.take(found) - old.take(found))
-            found += start
-            positions.append(found)
-            _feed(hasher, new)
-        if not positions:
-            return Difference.of(target)
-        return Difference(target.size, target.itemsize, changed, np.concatenate(values), np.concatenate(positions))
+        differs = target != base
+        changed = int(np.count_nonzero(differs))
+        _feed(hasher, target)
+        if changed > SPARSE_UNDER * target.size:
+            return Difference(target.size, target.itemsize, changed, target - base, None)
+        positions = differs.nonzero()[0]
+        values = target.take(positions) - base.take(positions)
+        return Difference(target.size, target.itemsize, changed, values, positions)
 
     @staticmethod
     def of(values: Elements) -> Difference:
@@ -82,18 +71,13 @@ class Difference:
 
     def add_to(self, base: Elements | None, out: Elements, hasher: Hasher | None = None) -> None:
         """`out` = `base` (or zeros) + this, hashed on the way. `out` may be `base`."""
-        for start in range(0, self.elements, SLICE_ELEMENTS):
-            stop = min(start + SLICE_ELEMENTS, self.elements)
-            part = out[start:stop]
-            if self.positions is None:
-                np.add(0 if base is None else base[start:stop], self.values[start:stop], out=part)
-            else:
-                if base is not out:
-                    part[:] = 0 if base is None else base[start:stop]
-                low, high = np.searchsorted(self.positions, (start, stop))
-                positions = self.positions[low:high] - start
-                part[positions] = part.take(positions) + self.values[low:high]
-            _feed(hasher, part)
+        if self.positions is None:
+            np.add(0 if base is None else base, self.values, out=out)
+        else:
+            if base is not out:
+                out[:] = 0 if base is None else base
+            out[self.positions] = out.take(self.positions) + self.values
+        _feed(hasher, out)
 
     def slice(self, start: int, stop: int) -> Difference:
         if self.positions is None:
@@ -109,11 +93,9 @@ class Difference:
 
 def copy_elements(base: Elements | None, out: Elements, hasher: Hasher) -> None:
     """What `Difference.add_to` does where nothing changes."""
-    for start in range(0, out.size, SLICE_ELEMENTS):
-        part = out[start : start + SLICE_ELEMENTS]
-        if base is not out:
-            part[:] = 0 if base is None else base[start : start + SLICE_ELEMENTS]
-        _feed(hasher, part)
+    if base is not out:
+        out[:] = 0 if base is None else base
+    _feed(hasher, out)
 
 
 def _feed(hasher: Hasher | None, elements: Elements) -> None:
