@@ -28,6 +28,7 @@ class Reading:
     uplink_bytes_per_s: float
     backlog_bytes: int
     versions: Mapping[ObjectState, int]
+    standby: bool
     hops: Mapping[str, Sequence[str]]
     """By direction, of each open stream what carries its payload."""
 
@@ -90,6 +91,9 @@ class _Live(Collector):
         yield transport
         yield GaugeMetricFamily(
             "relayd_backlog_bytes", "Held here, wanted by a connected child, and not sent yet.", value=now.backlog_bytes
+        )
+        yield GaugeMetricFamily(
+            "relayd_standby", "1: this worker's rollouts are not wanted now.", value=float(now.standby)
         )
         versions = GaugeMetricFamily(
             "relayd_snapshot_version", "The newest version in this state, 0 for none.", labels=["state"]

@@ -388,6 +388,7 @@ class Relay:
             uplink_bytes_per_s=streams.bytes_per_s(now),
             backlog_bytes=streams.backlog_bytes(),
             versions=self.machine.versions(),
+            standby=self.engine.duty.duty == "standby",
             hops={"downlink": received.transports(), "uplink": streams.meters.transports()},
         )
 

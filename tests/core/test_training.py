@@ -42,6 +42,7 @@ def test_the_warning_comes_at_the_offer_not_at_the_end_of_the_period() -> None:
 def test_a_pool_at_the_border_is_not_a_line_a_second() -> None:
     rig = Rig(ECHO2, 9, rate=0.3203)  # gamma times the requirement is 9 x 0.32029
     rig.publish(1, 1437)
+    rig.tell(ev.RolloutsReported("w0", rig.sessions["w0"], 0.6))
     rig.wait(10)
     lines = len(rig.verdicts())
     for i in range(20):

@@ -7,6 +7,7 @@ import json
 from chappe.core import effects as fx
 from chappe.core import events as ev
 from chappe.core.fleet import Fleet, FleetConfig
+from chappe.core.invariants import broken
 from chappe.core.overlap import Assessment, assess
 from chappe.core.state import FleetState
 from chappe.core.training_config import TrainingConfig
@@ -16,6 +17,7 @@ CHUNKS = 1000
 LINK = 12.5e6  # 100 Mbit/s
 ORIGIN = "o"
 LEASE_S = 100.0
+STEPS = 20
 
 
 class Rig:
@@ -25,6 +27,7 @@ class Rig:
         self.config = FleetConfig("run", lease_s=LEASE_S, probes=False, training=training)
         self.fleet = Fleet(self.config)
         self.now = 1000.0
+        self.checked = False  # the invariants after every event
         self.wake: float | None = None
         self.logs: list[fx.Log] = []
         self.effects: list[fx.Effect] = []
@@ -63,6 +66,9 @@ class Rig:
 
     def tell(self, event: ev.Event) -> list[fx.Effect]:
         effects = self.fleet.handle(event, self.now)
+        if self.checked:
+            problems = broken(self.fleet)
+            assert not problems, f"after {event}: {problems}"
         for effect in effects:
             if isinstance(effect, fx.WakeAt):
                 self.wake = effect.time_s
@@ -107,8 +113,18 @@ class Rig:
         """A whole broadcast that all have after so long."""
         payload, t_train_s = int(options.get("payload", PAYLOAD)), options.get("t_train_s", 0.0)
         self.start(version, payload=payload, t_train_s=t_train_s)
-        self.wait(t_bcast_s)
+        self.travel(version, t_bcast_s)
         self.install(version)
+
+    def travel(self, version: int, seconds: float) -> None:
+        """All receive at the same pace, and say so."""
+        for step in range(STEPS):
+            self.wait(seconds / STEPS)
+            chunks = ((0, (step + 1) * (CHUNKS - 1) // STEPS),)
+            holding = ev.Holding(f"v{version}", ev.ObjectState.RECEIVING, chunks=chunks, chunks_total=CHUNKS)
+            for name, session in self.sessions.items():
+                if name != ORIGIN and not self.state.workers[name].lapsed:
+                    self.tell(ev.HoldingChanged(name, session, holding))
 
     def restart(self) -> None:
         """The coordinator starts again from what it stored; everybody comes back."""
@@ -116,6 +132,19 @@ class Rig:
         self.fleet = Fleet(self.config, FleetState.from_json(stored))
         self.wake = None
         self.tell(ev.Tick())
+        for name in self.sessions:
+            role = ev.Role.ORIGIN if name == ORIGIN else ev.Role.RELAY
+            worker = self.state.workers[name]
+            self.tell(self.hello(name, role, worker.rollouts_per_second, worker.price_per_hour))
+
+    def duties(self) -> tuple[set[str], set[str]]:
+        """Names: active, on standby."""
+        relays = self.state.relays
+        return {w.name for w in relays if not w.standby}, {w.name for w in relays if w.standby}
+
+    def told(self, name: str) -> str:
+        """The duty in the assignment that a worker was sent last."""
+        return next(e.duty for e in reversed(self.effects) if isinstance(e, fx.Assign) and e.worker_id == name)
 
     def assess(self) -> Assessment:
         return assess(self.state, self.config, self.training, self.now)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from chappe import Admission, Publisher, RolloutSession, Trajectory
-from chappe.cli.localfleet import LocalFleet, relay_specs
+from chappe.cli.localfleet import LocalFleet, RelaySpec, relay_specs
 from chappe.loop_thread import shared_loop
 from chappe.publication import Publication, PublicationWanted
 from chappe.snapshot import Snapshot
@@ -158,3 +158,32 @@ def test_a_version_is_asked_for_when_the_fleet_falls_behind(tmp_path: Path) -> N
         assert shared_loop().run(metric_reaches(fleet.coordinator, name, 1)) == 1
         status = shared_loop().run(fleet.wait_status(lambda s: s.training.learner_version == 7)).training
         assert (status.admitted, status.discarded) == (1, 1)
+
+
+def test_a_worker_that_is_not_needed_stands_by_and_is_called_when_another_goes(tmp_path: Path) -> None:
+    """Two of three are enough; the dearest stands by, has every version, and generates when one is gone."""
+    flags = ("--kappa", "2", "--batch", "10", "--t-train", "100s")
+    specs = tuple(
+        RelaySpec(name, (*HTTP, "--price-per-hour", price, "--rollouts-per-second", "0.08"))
+        for name, price in (("cheap", "1"), ("fair", "2"), ("dear", "3"))
+    )
+    fleet = LocalFleet(tmp_path / "fleet", specs, coordinator_flags=(*HTTP, *flags))
+    run = shared_loop().run
+    run(fleet.__aenter__())
+    try:
+        with Publisher(fleet.address, spool=tmp_path) as publisher:
+            publisher.publish({"w": np.ones(SIZE, np.float32)}, version=1).wait(timeout_s=60)
+            duty = run(fleet.wait_status(lambda s: {r.name: r.duty for r in s.relays}.get("dear") == "standby"))
+            assert {r.name: r.duty for r in duty.relays} == {"cheap": "active", "fair": "active", "dear": "standby"}
+            run(metric_reaches(fleet.workers["dear"], "relayd_standby", 1))
+            dear = RolloutSession(fleet.store("dear"))
+            assert not dear.duty().active
+            result = publisher.publish({"w": np.zeros(SIZE, np.float32)}, version=2).wait(timeout_s=60)
+            assert (result.targeted, result.installed) == (2, 2)  # nobody waited for it
+            assert dear.dispatch(learner_version=3, timeout_s=60).version == 2  # and it has it all the same
+            run(fleet.workers["cheap"].kill())
+            woken = dear.wait_active(timeout_s=60)
+            assert (woken.state, woken.worker) == ("active", "dear")
+            assert "called" in woken.reason
+    finally:
+        run(fleet.__aexit__(None, None, None))

@@ -18,6 +18,7 @@ READING = Reading(
     uplink_bytes_per_s=0.0,
     backlog_bytes=7,
     versions={ObjectState.RECEIVED: 3, ObjectState.VERIFIED: 2, ObjectState.INSTALLED: 1},
+    standby=True,
     hops={"downlink": ["tcp"], "uplink": ["grpc", "tcp", "tcp"]},
 )
 

@@ -157,7 +157,7 @@ def _relays(answer: pb.Status) -> Table:
     for r in answer.relays:
         table.add_row(
             r.name,
-            r.state,
+            f"{r.state}, standby" if r.duty == "standby" else r.state,
             f"{r.rank or ''}{' demoted' if r.demoted else ''}",
             f"{r.chain + 1}.{r.position + 1}" if r.chain >= 0 else "",
             r.parent,

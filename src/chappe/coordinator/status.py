@@ -76,6 +76,8 @@ def relay_json(relay: pb.RelayStatus) -> Json:
         "uplink_age_s": relay.uplink_age_s if relay.HasField("uplink_age_s") else None,
         "demoted": relay.demoted,
         "dialable": relay.dialable,
+        "duty": relay.duty or None,
+        "duty_reason": relay.duty_reason or None,
         "price_per_hour": relay.price_per_hour if relay.HasField("price_per_hour") else None,
         "rollouts_per_s": relay.rollouts_per_s if relay.HasField("rollouts_per_s") else None,
         "rollouts_source": relay.rollouts_source or None,

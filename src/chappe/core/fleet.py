@@ -149,7 +149,7 @@ class Fleet:
                     publication.ended_s -= behind_s
         self._membership.restored()
         self._trial.restored()
-        self._training.note()
+        self._training.restored()
 
     def _dispatch(self, event: Event) -> None:
         match event:

@@ -181,7 +181,7 @@ class Membership:
         newest = self._newest()
         if newest is None or worker.worker_id in newest.members or worker.verified > newest.version or worker.drained:
             return
-        newest.enlist(worker.worker_id, Member(worker.name, targeted=newest.phase is Phase.OPEN))
+        newest.enlist(worker.worker_id, Member(worker.name, targeted=newest.phase is Phase.OPEN and not worker.standby))
         self._context.update(newest)
 
     def place(self, worker: Worker, reason: RebuildReason) -> None:

@@ -47,8 +47,9 @@ class Broadcast:
 
     at_target_s: float
     tail_s: float | None
-    source: str
+    source: str  # expected, running; bound before any broadcast was measured
     why: str
+    measured: bool = True  # some broadcast was
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,8 @@ def rollouts_of(worker: Worker) -> float | None:
 
 
 def usable(state: FleetState) -> list[Worker]:
-    return [worker for worker in state.relays if worker.placeable]
+    """Those that are here, or expected back within their lease: a stream that breaks is no fault yet."""
+    return [w for w in state.relays if not (w.lapsed or w.drained or w.leaving)]
 
 
 def step_time(state: FleetState, training: TrainingConfig) -> Timed | None:
@@ -142,6 +144,7 @@ def broadcast(state: FleetState, config: FleetConfig, training: TrainingConfig, 
         f"at least: the bound for {format_size(payload)}"
         if overhead is None
         else f"expected: floor {format_duration(floor_s)} x {overhead:.3f} as measured",
+        at_target is not None,
     )
     running = _running(state, config, newest, training, now)
     if running is None or running <= found.at_target_s:
@@ -151,6 +154,7 @@ def broadcast(state: FleetState, config: FleetConfig, training: TrainingConfig, 
         None,
         "running",
         f"version {newest.version}: {format_duration(now - newest.started_s)} so far, what is left at the links' rate",
+        found.measured,
     )
 
 

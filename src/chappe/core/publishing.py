@@ -267,8 +267,9 @@ class Publishing:
         for worker in self._context.state.relays:
             self._demotions.review(worker)
         links = self._links()
+        spared = not all(link.standby for link in links)  # with nobody active there is nobody else to wait for
         for link in links:
-            publication.enlist(link.worker_id, Member(link.name))
+            publication.enlist(link.worker_id, Member(link.name, targeted=not (link.standby and spared)))
         superseded = self._supersession.take_over(publication)
         for link in links if publication.deltas else ():
             member = publication.members[link.worker_id]

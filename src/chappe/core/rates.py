@@ -64,6 +64,7 @@ def link_of(worker: Worker, assumed: float, now: float) -> Link:
         worker.links.success_rate(now),
         worker.dialable is not False,
         worker.demoted,
+        worker.standby,
     )
 
 

@@ -116,6 +116,8 @@ class RelayView:
     price_per_hour: float | None = None
     rollouts_per_s: float | None = None
     rollouts_source: str = ""  # measured, declared; empty: unknown
+    duty: str = ""  # active, standby; empty where nobody decides that
+    duty_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +281,8 @@ def relay_view(
         downlink_age_s=down.age_s,
         demoted=worker.demoted,
         dialable={True: "yes", False: "no", None: "unknown"}[worker.dialable],
+        duty="" if config.training is None or not worker.duty_reason else "standby" if worker.standby else "active",
+        duty_reason=worker.duty_reason if config.training is not None else "",
         price_per_hour=worker.price_per_hour,
         rollouts_per_s=rollouts_of(worker),
         rollouts_source="measured" if worker.reported_rollouts_per_s else "declared" if rollouts_of(worker) else "",

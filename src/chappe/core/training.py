@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from chappe.core.context import Context
 from chappe.core.deadlines import Deadlines
+from chappe.core.duty import Duties
 from chappe.core.effects import AskPublication
 from chappe.core.events import LearnerMoved, RolloutsReported
 from chappe.core.learner import fleet_version, learner_of
@@ -22,7 +23,7 @@ KEY = "training"
 LOOK_S = 1.0
 LOOK_SHARE = 0.02
 """Of the time that a broadcast is on its way: until it is looked at again, when nothing happens."""
-SPARE = 1.05
+SPARE = 1.02
 """A verdict gets better when it would with this much less of a pool, too."""
 SAVE_SHARE = 0.05  # a change of a reported rate by more than this is written down
 
@@ -31,6 +32,7 @@ class Training:
     def __init__(self, context: Context, deadlines: Deadlines) -> None:
         self._context = context
         self._deadlines = deadlines
+        self._duties = Duties(context)
         self._due = False
         self._asked = (0, 0, 0)  # the session, the fleet's version, and the learner's
 
@@ -39,6 +41,14 @@ class Training:
         if self._context.config.training is not None and not self._due:
             self._due = True
             self._deadlines.at(KEY, self._context.now + LOOK_S)
+
+    def restored(self) -> None:
+        """The coordinator has started: who stands by for a run that nobody asks about any more is to generate."""
+        training = self._context.config.training
+        if training is None or not training.activation:
+            for worker in self._context.state.workers.values():
+                worker.standby, worker.duty_reason = False, ""
+        self.note()
 
     def rollouts_reported(self, event: RolloutsReported) -> None:
         worker = self._context.of_session(event.worker_id, event.session)
@@ -61,6 +71,7 @@ class Training:
             return
         found = assess(state, self._context.config, training, self._context.now)
         self._judge(found)
+        self._duties.review(found, training)
         self._ask(training)
         started = [p.started_s for p in state.in_phase(Phase.OPEN)]
         if started:  # its end is foretold from its start: seldom enough in one that takes hours

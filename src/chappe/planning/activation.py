@@ -11,8 +11,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from chappe.errors import UsageError
 from chappe.planning.errors import Infeasible, not_negative, positive
 
@@ -93,6 +91,7 @@ def cheapest_prefix(
 def exact_set(candidates: Sequence[Candidate], required_rollouts_per_s: float, *, gamma: float = 1.1) -> Activation:
     """The cheapest set, by SciPy's mixed-integer solver. Raises Infeasible, and UsageError without SciPy."""
     try:
+        import numpy as np
         from scipy import optimize  # an extra: daemons run without it
     except ImportError:
         raise UsageError("the exact set needs scipy: pip install 'chappe[plan]'") from None

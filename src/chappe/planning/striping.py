@@ -41,7 +41,7 @@ def plan_striping(
     if len(links) < 2 or equal_links(links, worker_rate(links), fraction):
         return None
     hosts = [Host(k.worker_id, k.uplink_bytes_per_s * k.success, k.downlink_bytes_per_s, k.dialable) for k in links]
-    demoted = frozenset(k.worker_id for k in links if k.demoted)
+    demoted = frozenset(k.worker_id for k in links if k.last)
     plan = plan_stripes(
         payload_bytes,
         origin_bytes_per_s,
@@ -97,6 +97,8 @@ def _why(plan: StripedPlan, link: Link) -> str:
     reason = f"uplink {format_rate(link.uplink_bytes_per_s)} of {format_rate(rate)} ({link.source})"
     if link.demoted:
         return f"tail in all {count} stripes: demoted"
+    if link.standby:
+        return f"tail in all {count} stripes: on standby"
     if link.downlink_bytes_per_s < rate:
         return f"tail in all {count} stripes: downlink {format_rate(link.downlink_bytes_per_s)} of {format_rate(rate)}"
     if tails == count:

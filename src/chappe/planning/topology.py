@@ -47,6 +47,12 @@ class Link:
     success: float = 1.0  # share of the times that those behind it were served
     dialable: bool = True
     demoted: bool = False
+    standby: bool = False  # its rollouts are not wanted: it stands last, but before demoted ones
+
+    @property
+    def last(self) -> bool:
+        """Nobody whose rollouts are wanted stands behind it."""
+        return self.demoted or self.standby
 
     @property
     def hop_bytes_per_s(self) -> float:
@@ -78,6 +84,7 @@ def rank(links: Sequence[Link]) -> list[Link]:
         links,
         key=lambda k: (
             k.demoted,
+            k.standby,
             -k.hop_bytes_per_s * k.success,
             -k.uplink_bytes_per_s * k.success,
             k.name,
@@ -174,7 +181,7 @@ def _unequal(
     fraction: float,
     origin_dialable: bool,
 ) -> tuple[Layout, str]:
-    demoted = frozenset(k.worker_id for k in ranked if k.demoted)
+    demoted = frozenset(k.worker_id for k in ranked if k.last)
 
     def best(counts: Sequence[int] | None) -> Layout:
         return plan_layout(
@@ -231,6 +238,7 @@ def why_placed(link: Link, place: int, of: int, unplaced: bool = False) -> str:
         f"rank {place} of {of} by hop rate {format_rate(link.hop_bytes_per_s)} ({link.source})",
         *([f"success {link.success:.0%}"] if link.success < 0.995 else []),
         *(["demoted: stands last"] if link.demoted else []),
+        *(["on standby: stands last"] if link.standby else []),
         *(["cannot be dialled"] if not link.dialable else []),
         *(["no neighbour that it can talk to"] if unplaced else []),
     ]
