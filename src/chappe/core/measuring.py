@@ -74,11 +74,15 @@ class Measuring:
         return claim is not None and self._context.now - claim.time_s <= CLAIM_S
 
     def _hop(self, parent: str, child: str) -> tuple[Publication, Place] | None:
-        """The newest publication in which this hop is assigned."""
+        """The newest publication in which this hop is assigned. While its stream is still that of another one, with
+        other chains beside it, what it carries says nothing of this one."""
+        worker = self._context.state.workers.get(child)
         for publication in reversed(self._context.active()):
             for place in publication.layout.places(child):
                 above = publication.layout.ancestors(place, 1)
-                if above and parent == (publication.origin_id if above[0] == SOURCE else above[0]):
+                if not above or parent != (publication.origin_id if above[0] == SOURCE else above[0]):
+                    continue
+                if worker is None or not _fed_for_another(worker, parent, publication.object_id):
                     return publication, place
         return None
 
@@ -190,3 +194,9 @@ class Measuring:
                 return
         self._saved[worker.worker_id] = (up, down, now)
         self._context.persist_worker(worker)
+
+
+def _fed_for_another(worker: Worker, parent: str, object_id: str) -> bool:
+    """It has a stream from this parent, and none of them is for this object."""
+    objects = [edge_object for (edge_object, _), edge in worker.edges.items() if edge.parent == parent]
+    return bool(objects) and object_id not in objects

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chappe.sim.world import World
 
 AGAIN_S = 1.0
-TRIES = 20
+TRIES = 60
 WORTH_ANOTHER = (fx.PublishErrorKind.NO_WORKERS, fx.PublishErrorKind.INVALID, fx.PublishErrorKind.FAILED)
 """No workers yet, not joined as the coordinator sees it, or the publication came to nothing."""
 
