@@ -76,6 +76,9 @@ class RelaydSettings(TlsSettings):
     """What makes a landed version installed: none, 'command CMD' (exit code 0), or confirm (the engine says so)."""
     install_timeout: Duration = 600.0
     """How long CMD or the engine may take. Loading tens of gigabytes onto a GPU takes minutes."""
+    base_store: Path | None = None
+    """The store of the relay on this host that gets the base models of the adapters that this one gets. An adapter
+    lands only when the snapshot that it is bound to has landed there."""
     log_format: LogFormat = LogFormat.CONSOLE
     """console for people, json for machines; to stderr."""
     log_level: Annotated[str, Parameter(show_choices=False)] = "info"

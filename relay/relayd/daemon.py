@@ -131,6 +131,7 @@ async def open_daemon(settings: RelaydSettings, store: Store, endpoints: Endpoin
             settings.limit_downlink,
             settings.limit_uplink,
             settings.stall_timeout,
+            settings.base_store,
         ),
         coordinator=str(endpoints.coordinator),
         describe=describe,

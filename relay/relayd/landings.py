@@ -1,6 +1,6 @@
 """Carries out landing, mending and installing. What is landed or installed, and when, is decided elsewhere.
 
-Land ────▶ Store.land in a thread ──▶ Landed, or LandFailed with whose fault it is
+Land ────▶ Store.land in a thread ──▶ Landed, or LandFailed with whose fault it is; an adapter only beside its base
 Mend ────▶ StoredObject.mend in a thread
 Install ─▶ the command ──▶ remembered in the store ──▶ InstallEnded        a confirmation: the same without a command
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import structlog
@@ -16,6 +17,7 @@ import structlog
 from chappe.clock import boot_now
 from chappe.core.relay_events import InstallEnded, Land, Landed, LandFailed, LocalFault, RelayEvent, Restored
 from chappe.errors import DeltaError, RootMismatchError, StoreError, VersionConflictError
+from chappe.hop.adapters import refusal
 from chappe.hop.objects import StoredObject
 from chappe.hop.store import Store
 from relayd.edges import fault_of
@@ -45,6 +47,7 @@ class Landings:
         in_thread: InThread,
         on_event: Callable[[RelayEvent], None],
         install_seconds: Callable[[float], None],
+        base_store: Path | None = None,
     ) -> None:
         self.running: set[int] = set()
         """Versions that are being landed now."""
@@ -54,6 +57,7 @@ class Landings:
         self._in_thread = in_thread
         self._on_event = on_event
         self._install_seconds = install_seconds
+        self._base_store = base_store
         self._landed_s: dict[int, float] = {}
 
     async def land(self, order: Land) -> None:
@@ -64,6 +68,11 @@ class Landings:
 
     async def _land(self, order: Land) -> RelayEvent:
         object_id = order.object_id
+        received = self._store.get(object_id)
+        if received is not None and received.landed is None:
+            why = await self._in_thread(lambda: refusal(received, self._base_store))
+            if why:
+                return LandFailed(object_id, LocalFault.STORE, why)  # looked at again: the base may land, too
         try:
             landed = await self._in_thread(lambda: self._store.land(object_id, order.version, order.root))
         except RootMismatchError as error:

@@ -12,6 +12,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -88,6 +89,7 @@ class RelayOptions:
     limit_downlink_bytes_per_s: float | None = None
     limit_uplink_bytes_per_s: float | None = None
     stall_timeout_s: float = STALL_FLOOR_S
+    base_store: Path | None = None
 
 
 class Relay:
@@ -145,6 +147,7 @@ class Relay:
             in_thread=self._in_thread,
             on_event=self.handle,
             install_seconds=self.metrics.install_seconds.observe,
+            base_store=options.base_store,
         )
         self._control = Control(
             coordinator=coordinator,

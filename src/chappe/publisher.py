@@ -26,6 +26,7 @@ from chappe.clock import boot_now
 from chappe.errors import ManifestError, PublicationFailedError, SnapshotError, UsageError
 from chappe.hop.net import Tls
 from chappe.loop_thread import LoopThread, shared_loop
+from chappe.origin.adapters import Bindings, base_root_of, bound_to
 from chappe.origin.bases import DELTAS_KEPT, Bases, Making
 from chappe.origin.compressing import BYTES_MIN as COMPRESSED_BYTES_MIN
 from chappe.origin.compressing import SHARE_MAX as COMPRESSED_SHARE_MAX
@@ -113,6 +114,7 @@ class AsyncPublisher:
         """What the coordinator asks for (asynchronous mode), until something is published."""
         self._node: OriginNode | None = None
         self._jobs: list[PublishJob] = []
+        self._bindings = Bindings(self._spool_directory)
         folder = None if base_cache is None or isinstance(base_cache, bool) else Path(base_cache)
         self._bases = Bases(folder, enabled=base_cache is not False, deltas_kept=_checked_kept(keep_deltas))
 
@@ -148,6 +150,7 @@ class AsyncPublisher:
             await job.release()
         await node.close(CLOSE_TIMEOUT_S)
         await self._bases.close()
+        self._bindings.close()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -188,6 +191,7 @@ class AsyncPublisher:
         until: float = 1.0,
         topology: str = "chains",
         chains: int = 0,
+        adapter_of: str | None = None,
         t_train_s: float | None = None,
     ) -> AsyncPublication:
         """Start a publication, and return when `source` may be left alone.
@@ -199,6 +203,8 @@ class AsyncPublisher:
         saves bytes, and the full snapshot to all others, compressed where that is sooner; `delta` fails where not all
         can take one, `full` and `compressed` send that to everybody.
         A `Past` is a version that was published from here before, as `rollback` takes it.
+        `adapter_of` binds an adapter (LoRA) to its base: the base's root, or a path to where it has landed. Relays land
+        it only beside that base; publish adapters in a run of their own.
         `t_train_s` tells the coordinator what a training step takes now; without it that is measured from the times
         between publications, with whatever the learner waited in them.
 
@@ -217,6 +223,7 @@ class AsyncPublisher:
             t_train_s=_checked_t_train(t_train_s),
         )
         snapshot, spool = await self._take(source)
+        snapshot = await self._bound(request, snapshot, spool, adapter_of)
         deltas = await self._deltas_for(request, node.session.run, snapshot)
         compressed = await self._compressed_for(request, snapshot)
         if node is not self._node:  # closed meanwhile
@@ -286,6 +293,28 @@ class AsyncPublisher:
         self._answering.discard(answering)
         if not answering.cancelled() and (error := answering.exception()) is not None:
             log.error("on_wanted failed: %r", error, exc_info=error)
+
+    async def _bound(
+        self, request: pb.PublishRequest, snapshot: Snapshot, spool: SpooledSnapshot | None, adapter_of: str | None
+    ) -> Snapshot:
+        """An adapter with its binding, to be sent in full: relays look at that before they land it."""
+
+        def bind() -> tuple[Snapshot, bool]:
+            if adapter_of is None:
+                return snapshot, bound_to(snapshot) is not None
+            return self._bindings.bind(snapshot, base_root_of(adapter_of)), True
+
+        try:
+            found, adapter = await asyncio.get_running_loop().run_in_executor(None, bind)
+        except BaseException:
+            _close_spool(spool)
+            raise
+        if adapter and request.payload not in ("auto", "full"):
+            _close_spool(spool)
+            raise UsageError(f"payload={request.payload}: adapters are small, and sent in full")
+        if adapter:
+            request.payload = "full"
+        return found
 
     async def _take(self, source: Source | Past) -> tuple[Snapshot, SpooledSnapshot | None]:
         loop = asyncio.get_running_loop()
@@ -463,6 +492,7 @@ class Publisher:
         until: float = 1.0,
         topology: str = "chains",
         chains: int = 0,
+        adapter_of: str | None = None,
         t_train_s: float | None = None,
     ) -> Publication:
         """As `AsyncPublisher.publish`."""
@@ -476,6 +506,7 @@ class Publisher:
                 until=until,
                 topology=topology,
                 chains=chains,
+                adapter_of=adapter_of,
                 t_train_s=t_train_s,
             )
         )

@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from chappe.errors import SafetensorsError, SnapshotError
+from chappe.payload.adapter import BINDING_FILE, parse_binding
 from chappe.payload.paths import check_path
 from chappe.payload.safetensors import (
     DTYPES,
@@ -91,6 +92,16 @@ class Snapshot:
     path: Path
     root: str
     run: str = ""
+
+    @property
+    def adapter_of(self) -> str | None:
+        """The root of the snapshot that this adapter is for; None for one that is no adapter. Raises SnapshotError."""
+        try:
+            return parse_binding((self.path / BINDING_FILE).read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SnapshotError(f"{self.path / BINDING_FILE} cannot be read: {error.strerror}") from error
 
     def load(self) -> dict[str, np.ndarray[Any, Any]]:
         """Every tensor of the snapshot, as read-only arrays over the mapped files.

@@ -134,6 +134,7 @@ async def test_what_does_not_give_the_version_costs_a_full_transfer(
     await verified(fleet, "w1", "w2")
 
 
+@pytest.mark.soak
 async def test_a_relay_killed_while_it_applies_lands_after_its_restart(fleet: LocalFleet, tmp_path: Path) -> None:
     async with AsyncPublisher(fleet.address, uplink="8mbit", limit_uplink="400mbit", base_cache=False) as publisher:
         for version in (1, 2):

@@ -26,6 +26,9 @@ class PublishSettings(Settings):
     payload: Literal["auto", "full", "delta", "compressed"] = "auto"
     """auto: a delta to the workers that hold the version published last, the full snapshot to the others, compressed
     where that is sooner. delta: fail where not all can take one. full, compressed: that to everybody."""
+    adapter_of: str | None = None
+    """Publish an adapter (LoRA), bound to its base: the base's root, or a path to where it has landed. Only relays
+    whose --base-store has that base take it. Adapters have a run and coordinator of their own."""
     base_cache: str | None = None
     """Folder in which the published bytes are kept (a copy of the snapshot, and the last deltas), so that the next
     `chappe publish` can send a delta; ~/.cache/chappe/base when not given, `none` for nowhere."""

@@ -53,6 +53,7 @@ async def run_publish(path: Path | None, settings: PublishSettings, tls: TlsSett
             until=settings.until,
             topology=settings.topology,
             chains=settings.chains,
+            adapter_of=settings.adapter_of,
         )
         try:
             what = f"going back to version {settings.rollback_to}" if path is None else f"publishing {path}"

@@ -92,6 +92,11 @@ def verify_directory(path: Path, threads: int = 0) -> VerifyReport:
     return VerifyReport(snapshot, version, record.root, root, files)
 
 
+def record_of(path: Path) -> LandingRecord:
+    """What a store says of its `current`, or of one of its `snapshots/<version>`. Raises as `verify_directory`."""
+    return _record_of(*_find(path))[1]
+
+
 def _find(path: Path) -> tuple[StoreLayout, Path, int]:
     at = path.absolute()
     if (at / "snapshots").is_dir() and (at / "objects").is_dir():
