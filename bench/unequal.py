@@ -31,7 +31,11 @@ from chappe.units import format_size
 
 MBIT = 1e6 / 8
 MIB = 1 << 20
-SYSTEMS: tuple[System, ...] = (Chappe("chappe", "Chappe, plain chains"), BitTorrent())
+SYSTEMS: tuple[System, ...] = (
+    Chappe("chappe", "Chappe, plain chains"),
+    Chappe("chappe-striped", "Chappe, striped", topology="striped"),
+    BitTorrent(),
+)
 BY_KEY = {system.key: system for system in SYSTEMS}
 
 
@@ -84,6 +88,8 @@ class UnequalSettings(Settings):
     """Only these of the known fleets, by number from 1, or `none`. May be repeated."""
     random: int = 4
     """So many random fleets."""
+    systems: tuple[str, ...] = ()
+    """Only these: chappe, chappe-striped, bittorrent. May be repeated."""
     skip: int = 0
     """Leave out so many of the random ones from the start: a long session in parts, with --add."""
     seed: int = 1
@@ -108,6 +114,14 @@ class UnequalSettings(Settings):
                 raise ValueError(f"{one!r} is none of {', '.join(known)}")
         return value
 
+    @field_validator("systems")
+    @classmethod
+    def _systems(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            if one not in BY_KEY:
+                raise ValueError(f"{one!r} is none of {', '.join(BY_KEY)}")
+        return value
+
     def fleets(self) -> list[Fleet]:
         if self.short:
             return [Fleet(f.name, f.b0, f.down, f.up, f.size_bytes // 6) for f in (KNOWN[0], KNOWN[3])]
@@ -128,7 +142,8 @@ async def _measure(settings: UnequalSettings, json: bool) -> int:
     output = settings.output or RESULTS / f"unequal{'-short' if settings.short else ''}.json"
     fixed = {"mtu": settings.mtu, "seed": settings.seed}
     runs = earlier_runs(output, fixed) if settings.add else []
-    systems = [system for system in SYSTEMS if system.missing() is None]
+    wanted = settings.systems or tuple(BY_KEY)
+    systems = [system for system in SYSTEMS if system.key in wanted and system.missing() is None]
     skipped = {system.key: why for system in SYSTEMS if (why := system.missing())}
     fine = True
     for fleet in settings.fleets():

@@ -52,7 +52,7 @@ OnWanted = Callable[[PublicationWanted], Any]
 log = logging.getLogger(__name__)  # a library in somebody's trainer: nothing is printed uninvited
 
 PAYLOADS = ("auto", "full", "delta", "compressed")
-TOPOLOGIES = {"chains": pb.TOPOLOGY_CHAINS, "star": pb.TOPOLOGY_STAR}
+TOPOLOGIES = {"chains": pb.TOPOLOGY_CHAINS, "star": pb.TOPOLOGY_STAR, "striped": pb.TOPOLOGY_STRIPED}
 CLOSE_TIMEOUT_S = 3.0
 T_TRAIN_S_MAX = 1e6
 

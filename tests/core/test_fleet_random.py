@@ -44,6 +44,11 @@ class Node:
 
 
 class Storm:
+    topologies = (ev.Topology.CHAINS, ev.Topology.CHAINS, ev.Topology.STAR)
+    factor = 1  # of the payloads
+    ups: tuple[float | None, ...] = (None, 1e6, 5e6, 2e7)
+    downs: tuple[float | None, ...] = (None, 1e6, 5e6)
+
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.config = FleetConfig("run")
@@ -124,8 +129,8 @@ class Storm:
                 node.name,
                 node.generation,
                 f"{node.name}:{node.generation}",
-                self.random.choice([None, 1e6, 5e6, 2e7]),
-                self.random.choice([None, 1e6, 5e6]),
+                self.random.choice(self.ups),
+                self.random.choice(self.downs),
                 holdings=holdings if node.role is ev.Role.RELAY else (),
                 edges=node.edges,
                 no_dial_in=node.no_dial_in,
@@ -230,7 +235,7 @@ class Storm:
         version = self.random.choice([0, 0, 0, self.version, self.version + 2])
         object_id = self.random.choice([f"obj{self.requests}", f"obj{max(1, self.requests - 1)}"])
         self.owner.setdefault(object_id, origin)
-        topology = self.random.choice([ev.Topology.CHAINS, ev.Topology.CHAINS, ev.Topology.STAR])
+        topology = self.random.choice(self.topologies)
         until, chains = self.random.choice([0.5, 1.0]), self.random.choice([0, 0, 2])
         before = set(self.waiting)
         self.tell(
@@ -243,7 +248,7 @@ class Storm:
         publication = self.fleet.state.publications.get(object_id)
         if publication is None or origin.session is None:
             return
-        size, root = self.random.choice([1000, 1000, 400]), publication.root
+        size, root = self.random.choice([1000, 1000, 400]) * self.factor, publication.root
         self.versions[object_id] = publication.version
         self.tell(
             ev.Offered(
@@ -350,10 +355,12 @@ class Storm:
         self.hello(origin)
         self.requests += 1
         request = self.requests
-        everyone = ev.PublishRequested(request, origin.worker_id, "last", 0, 1.0, ev.Topology.CHAINS, 0, 1000, 0.0)
+        topology = self.topologies[0]
+        everyone = ev.PublishRequested(request, origin.worker_id, "last", 0, 1.0, topology, 0, 1000, 0.0)
         self.tell(everyone)
         version = self.fleet.state.publications["last"].version
-        self.tell(ev.Offered(origin.worker_id, origin.session or 0, "last", version, "full", 1000, 1000, CHUNKS))
+        size = 1000 * self.factor
+        self.tell(ev.Offered(origin.worker_id, origin.session or 0, "last", version, "full", size, size, CHUNKS))
         self.tell(ev.RootAnnounced(origin.worker_id, origin.session or 0, "last", "x:last"))
         for _ in range(4):
             for node in self.relays:

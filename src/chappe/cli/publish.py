@@ -50,7 +50,7 @@ class PublishSettings(Settings):
     """HOST:PORT that workers dial, where it is not --listen (behind port forwarding)."""
     name: str | None = None
     """This origin's name in the fleet; with TLS it is the certificate's."""
-    topology: Literal["chains", "star"] = "chains"
+    topology: Literal["chains", "star", "striped"] = "chains"
     """star sends to every worker directly: only for comparison."""
     chains: int = 0
     """The number of chains; 0 leaves it to the planner."""

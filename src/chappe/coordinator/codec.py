@@ -40,6 +40,7 @@ _TOPOLOGIES = {
     pb.TOPOLOGY_UNSPECIFIED: events.Topology.CHAINS,
     pb.TOPOLOGY_CHAINS: events.Topology.CHAINS,
     pb.TOPOLOGY_STAR: events.Topology.STAR,
+    pb.TOPOLOGY_STRIPED: events.Topology.STRIPED,
 }
 KINDS = {
     relay_pb2.OBJECT_KIND_FULL: "full",

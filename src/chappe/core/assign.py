@@ -5,6 +5,8 @@ Nothing is decided here: targets follow from publications and members, edges fro
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from chappe.core.context import Context
 from chappe.core.edges import EdgeMaker
 from chappe.core.effects import Assign, Edge, Target
@@ -70,8 +72,15 @@ class Assignments:
                 return (1, place.chain.slot, place.position, worker.name)
         return (2, 0, 0, worker.name)
 
-    def _expected(self, parent: Worker, child: Worker, streams: int) -> float:
-        return hop_rate(parent, child, streams, self._context.config.assumed_bytes_per_s, self._context.now)
+    def _expected(self, publication: Publication) -> Callable[[Worker, Worker, int], float]:
+        """Of a hop with nothing beside it, at most; in a stripe, what the plan gives it of links that are shared."""
+        assumed, now = self._context.config.assumed_bytes_per_s, self._context.now
+        planned = publication.stripe_bytes_per_s
+
+        def expected(parent: Worker, child: Worker, streams: int) -> float:
+            return planned or hop_rate(parent, child, streams, assumed, now)
+
+        return expected
 
     def _derive(self, worker: Worker, publications: list[Publication]) -> tuple[tuple[Target, ...], tuple[Edge, ...]]:
         targets: list[Target] = []
@@ -84,7 +93,8 @@ class Assignments:
                 self._context.state.workers,
                 "" if publication.source_failed else publication.origin_id,
                 self._context.next_epoch,
-                self._expected,
+                self._expected(publication),
+                publication.stripes,
             )
             if worker.role is Role.ORIGIN:
                 if publication.origin_id != worker.worker_id or not wanted_of_origin(publication):

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from chappe.core.chain import FALLBACKS_MAX, SOURCE, Layout, Place
 from chappe.core.effects import ChildSlot, Dialer, Edge, FallbackParent
+from chappe.core.stripemap import PLAIN, StripeMap
 from chappe.core.workers import Worker
 
 Key = tuple[int, str]  # stripe, child
@@ -114,6 +115,7 @@ class EdgeMaker:
     origin_id: str
     next_epoch: Callable[[], int]
     expected: Callable[[Worker, Worker, int], float]  # bytes/s of a hop: parent, child, streams of the parent
+    stripes: StripeMap = PLAIN
 
     def _worker(self, member: str) -> Worker | None:
         return self.workers.get(self.origin_id if member == SOURCE else member)
@@ -187,6 +189,7 @@ class EdgeMaker:
                     self._children(place),
                     Dialer.CHILD if parent is None else dialer(parent, worker),
                     main.expected_bytes_per_s,
+                    self.stripes,
                 )
             )
         return edges
@@ -211,5 +214,5 @@ class EdgeMaker:
                     slots.append(ChildSlot(head.peer, chain.slot, head.generation, issued.epoch, dialer(origin, head)))
             wanted = Issued("", 0, 0, origin.generation, 0, 0)
             epoch = self._issue(self.book.main, (stripe, origin.worker_id), wanted).epoch
-            edges.append(Edge(self.object_id, stripe, epoch, None, 0, (), tuple(slots)))
+            edges.append(Edge(self.object_id, stripe, epoch, None, 0, (), tuple(slots), stripes=self.stripes))
         return edges

@@ -32,6 +32,7 @@ class ObjectState(StrEnum):
 class Topology(StrEnum):
     CHAINS = "chains"
     STAR = "star"
+    STRIPED = "striped"  # where the links are worth it, chains where not
 
 
 class Payload(StrEnum):

@@ -159,6 +159,8 @@ def _feeding(fleet: Fleet, publication: Publication) -> list[str]:
             continue
         if worker_id not in publication.layout:
             found.append(f"v{publication.version}: {worker.name} is here and has no place")
+        elif len(publication.layout.places(worker_id)) != len(publication.stripes.weights):
+            found.append(f"v{publication.version}: {worker.name} has no place in some stripe")
     origin_usable = not publication.origin_out and publication.origin_id in workers
     if origin_usable:
         return found

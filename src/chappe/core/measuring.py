@@ -96,6 +96,8 @@ class Measuring:
         said = claim.sample if claim is not None and self._fresh(claim) else None
         if said is not None and said.busy_s <= 0:
             said = None  # it had nothing to wait for: that says nothing of the hop
+        if not hop[0].stripes.plain:
+            return  # its rate is its stripe's, of links that several share
         told = sample.streams > 1 or (said is not None and said.streams > 1 and parent.role is Role.RELAY)
         if told or self._busy_twice(parent, sending=True) or self._busy_twice(child, sending=False):
             return
@@ -104,7 +106,7 @@ class Measuring:
         up, down = self._up(parent, streams), self._down(child)
         contradicted = said is not None and said.bytes_per_s > CONTRADICTED * sample.bytes_per_s
         known = min(up.known, down.known) if up.known and down.known else None
-        judged = hop[0].topology is Topology.CHAINS  # the hops of a star share one uplink, and nobody can be moved
+        judged = hop[0].topology is not Topology.STAR  # the hops of a star share one uplink, and nobody can be moved
         if judged and self._slow.judge(*hop, HopSample(parent, child, rate, sample.busy_s, known, contradicted)):
             return
         if sample.busy_s <= 0:
@@ -178,6 +180,8 @@ class Measuring:
         if not seen:
             return
         whole = total >= AGREED * sent and all(s.streams <= len(seen) and s.busy_s > 0 for s in seen)
+        striped = any(not p.stripes.plain for p in self._context.active() if p.origin_id == origin.worker_id)
+        whole = whole and not striped  # heads share their links there: what a hop carries is not the origin's limit
         by_origin = whole and limited < len(seen) and (free > 0 or figure.source is Source.ASSUMED)
         if slow and (slow < len(seen) or len(seen) == 1):  # the others are well, or there are none: it may be the head
             by_origin = False

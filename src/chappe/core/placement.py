@@ -12,6 +12,7 @@ from chappe.core.feeding import Feeding
 from chappe.core.publication import Phase, Publication
 from chappe.core.rates import link_of, uplink
 from chappe.core.reasons import RebuildReason
+from chappe.core.striped import describe, seat
 from chappe.core.workers import Worker
 
 FAILURES = frozenset(
@@ -37,8 +38,7 @@ class Placement(Feeding):
         for stripe in layout.stripes or [0]:
             if layout.place(stripe, worker.worker_id) is not None:
                 continue
-            chain = self._chain_for(publication, stripe, worker)
-            at = len(chain.members)
+            chain, at = self._seat(publication, stripe, worker)
             while at and self._stuck(publication, chain.members[at - 1], worker):
                 at -= 1
             near = layout.insert(chain, worker.worker_id, at)
@@ -48,7 +48,29 @@ class Placement(Feeding):
             self._context.log(
                 "placed", reason.value, version=publication.version, relay=worker.name, chain=chain.slot, parent=parent
             )
+        if not publication.stripes.plain:
+            publication.members[worker.worker_id].why = f"{reason.value}: {describe(layout, worker.worker_id)}"
         self.heal(publication)
+
+    def _seat(self, publication: Publication, stripe: int, worker: Worker) -> tuple[Chain, int]:
+        """The chain, and the place in it."""
+        chain = self._chain_for(publication, stripe, worker)
+        if publication.stripes.plain or not self.fed(publication, chain):
+            return chain, len(chain.members)
+        workers, assumed, now = self._context.state.workers, self._context.config.assumed_bytes_per_s, self._context.now
+
+        def uplink_of(worker_id: str) -> float:
+            one = workers.get(worker_id)
+            return 0.0 if one is None or one.demoted else uplink(one, assumed, now).bytes_per_s
+
+        planned = publication.phase is Phase.OPEN
+        chains = [
+            c
+            for c in publication.layout.of_stripe(stripe)
+            if self.fed(publication, c) and (bool(c.members) or (planned and self.origin_usable(publication)))
+        ]
+        found = seat(publication, stripe, worker.worker_id, chains or [chain], uplink_of)
+        return found.chain, found.position
 
     def _chain_for(self, publication: Publication, stripe: int, worker: Worker) -> Chain:
         layout = publication.layout

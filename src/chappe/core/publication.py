@@ -24,6 +24,7 @@ from chappe.core.chain import Layout
 from chappe.core.edges import EdgeBook
 from chappe.core.events import ObjectState, Topology
 from chappe.core.reasons import LostReason
+from chappe.core.stripemap import PLAIN, StripeMap
 
 FRACTIONS = {"0.5": 0.5, "0.9": 0.9, "1.0": 1.0}
 _EPSILON = 1e-9  # fractions are quotients of small integers
@@ -97,6 +98,8 @@ class Publication:
     source_failed: bool = False  # the origin is there and cannot serve this object any more
     finished: bool = False  # `until` is reached and nobody needs the origin any more
     retired: bool = False  # a newer version has taken over: nobody is served this one
+    stripes: StripeMap = PLAIN  # which chunks are whose; more than one only where it was asked for and is worth it
+    stripe_bytes_per_s: float = 0.0  # of a stripe of weight 1, as planned; 0 with one stripe
     streams_max: int = 0  # of the origin, in a stripe: the chains that were planned; 0 where each worker has its own
     main: str = ""  # of a lane: the publication that speaks for its version
     deltas: dict[str, str] = field(
@@ -260,6 +263,8 @@ class Publication:
             "source_failed": self.source_failed,
             "finished": self.finished,
             "retired": self.retired,
+            "stripes": [list(self.stripes.weights), self.stripes.run],
+            "stripe_bytes_per_s": self.stripe_bytes_per_s,
             "streams_max": self.streams_max,
             "main": self.main,
             "deltas": dict(self.deltas),
@@ -286,6 +291,7 @@ class Publication:
         rest = {
             "topology": Topology(data["topology"]),
             "phase": Phase(data["phase"]),
+            "stripes": _stripes_from_json(data.get("stripes")),
             "layout": Layout.from_json(data["layout"]),
             "edges": EdgeBook.from_json(data["edges"]),
             "cases": {case.watched: case for case in map(Case.from_json, data.get("cases", []))},
@@ -294,6 +300,10 @@ class Publication:
         publication = cls(**{**data, **rest})
         publication._counts, publication._failed = publication.recount()
         return publication
+
+
+def _stripes_from_json(data: list[Any] | None) -> StripeMap:
+    return PLAIN if data is None else StripeMap(tuple(data[0]), data[1])
 
 
 def _member_from_json(data: dict[str, Any]) -> Member:

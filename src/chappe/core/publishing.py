@@ -7,6 +7,7 @@ whom is `supersede`'s, how far workers are is `progress`'s.
 
 from __future__ import annotations
 
+from chappe.core import striped
 from chappe.core.chain import Chain, Layout
 from chappe.core.context import Context
 from chappe.core.demotion import Demotions
@@ -35,6 +36,7 @@ from chappe.core.supersede import Supersession
 from chappe.core.versions import Verdict, judge, next_version
 from chappe.core.workers import Worker
 from chappe.planning.compression import compression_gain
+from chappe.planning.striping import Striping, plan_striping
 from chappe.planning.topology import Link, Plan, broadcast_floor, plan_chains, plan_star, worker_rate
 
 
@@ -301,7 +303,8 @@ class Publishing:
             return plan_star(rate, links)
         current = self._context.state.current
         previous = None
-        if current is not None and current.topology is Topology.CHAINS and not current.chains_wanted:
+        chained = current is not None and current.topology is not Topology.STAR and current.stripes.plain
+        if chained and current is not None and not current.chains_wanted:
             previous = sum(bool(chain.members) for chain in current.layout.chains) or None
         return plan_chains(
             rate,
@@ -321,16 +324,35 @@ class Publishing:
         kinds = {member.via for member in main.members.values() if member.counted and member.level == 0}
         return 1.0 / max(1, len(kinds))
 
+    def _striping(self, publication: Publication, links: list[Link]) -> Striping | None:
+        """The stripes, where they were asked for and are worth it."""
+        if publication.topology is not Topology.STRIPED or publication.chains_wanted:
+            return None
+        return plan_striping(
+            self._origin_rate(publication.origin_id) * self._share(publication),
+            links,
+            payload_bytes=max(1, publication.payload_bytes),
+            fraction=publication.until,
+            origin_dialable=publication.origin_id not in self._context.undialable,
+            chunk_bytes=publication.chunk_bytes,
+        )
+
     def _lay(self, publication: Publication, links: list[Link]) -> None:
-        plan = self._plan(publication, links)
-        chains = [Chain(0, slot) for slot in range(plan.chains)]
-        for placement in plan.placements:
-            member = publication.members[placement.worker_id]
-            if not member.deferred:
-                chains[placement.slot].members.append(placement.worker_id)
-                member.why = placement.why
+        striping = self._striping(publication, links)
+        if striping is not None:
+            chains, why = striped.lay(publication, striping), striping.why
+            streams = max(len(stripe.chains) for stripe in striping.plan.stripes)
+        else:
+            striped.lay_plain(publication)
+            plan = self._plan(publication, links)
+            chains, why, streams = [Chain(0, slot) for slot in range(plan.chains)], plan.why, plan.chains
+            for placement in plan.placements:
+                member = publication.members[placement.worker_id]
+                if not member.deferred:
+                    chains[placement.slot].members.append(placement.worker_id)
+                    member.why = placement.why
         publication.layout = Layout(chains)
-        publication.streams_max = 0 if publication.topology is Topology.STAR else plan.chains
+        publication.streams_max = 0 if publication.topology is Topology.STAR else streams
         if links:
             publication.floor_s = broadcast_floor(
                 publication.payload_bytes,
@@ -339,7 +361,7 @@ class Publishing:
                 [link.downlink_bytes_per_s for link in links],
             )
         names = [",".join(self._context.name(m) for m in chain.members) for chain in chains]
-        self._context.log("planned", plan.why, version=publication.version, chains=names)
+        self._context.log("planned", why, version=publication.version, chains=names)
 
     # ---- closing the manifest, or not ----
 

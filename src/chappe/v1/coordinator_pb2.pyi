@@ -46,6 +46,7 @@ class Topology(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TOPOLOGY_UNSPECIFIED: _ClassVar[Topology]
     TOPOLOGY_CHAINS: _ClassVar[Topology]
     TOPOLOGY_STAR: _ClassVar[Topology]
+    TOPOLOGY_STRIPED: _ClassVar[Topology]
 ROLE_UNSPECIFIED: Role
 ROLE_RELAY: Role
 ROLE_ORIGIN: Role
@@ -67,6 +68,7 @@ DUTY_STANDBY: Duty
 TOPOLOGY_UNSPECIFIED: Topology
 TOPOLOGY_CHAINS: Topology
 TOPOLOGY_STAR: Topology
+TOPOLOGY_STRIPED: Topology
 
 class Holding(_message.Message):
     __slots__ = ("object_id", "version", "root", "state", "chunks", "chunks_total", "reason")

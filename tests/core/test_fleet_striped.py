@@ -1,0 +1,160 @@
+"""The fleet machine with striped publications: the invariants of plain chains, in each stripe."""
+
+from __future__ import annotations
+
+import pytest
+
+from chappe.core import events as ev
+from chappe.core.chain import SOURCE
+from chappe.core.publication import Publication
+from chappe.core.reasons import ParentLossReason
+from tests.core.test_fleet_random import Storm
+
+
+class StripedStorm(Storm):
+    """Payloads are large enough, and links unequal enough, that most publications get stripes."""
+
+    topologies = (ev.Topology.STRIPED, ev.Topology.STRIPED, ev.Topology.CHAINS)
+    factor = 1_000_000
+    ups = (1e6, 2e6, 4e6, 2e7)
+    downs = (8e6, 8e6, 8e6, 8e6, None)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.most = 0
+
+    def tell(self, event: ev.Event) -> None:
+        super().tell(event)
+        stripes = [len(p.layout.stripes) for p in self.fleet.state.publications.values()]
+        self.most = max([self.most, *stripes])
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_storms_with_stripes(block: int) -> None:
+    most = 0
+    for seed in range(block * 8, block * 8 + 8):
+        storm = StripedStorm(seed)
+        try:
+            storm.run(60)
+            storm.calm()
+        except Exception as error:
+            error.add_note(f"seed {seed}\n" + "\n".join(storm.trail[-30:]))
+            raise
+        most = max(most, storm.most)
+    assert most >= 3
+
+
+def laid() -> StripedStorm:
+    """Six workers, everybody here, one publication."""
+    for seed in range(200):
+        storm = StripedStorm(seed)
+        if len(storm.relays) < 6:
+            continue
+        for node in storm.nodes:
+            node.no_dial_in = False
+            storm.hello(node)
+        storm.topologies = (ev.Topology.STRIPED,)
+        storm.do_publish()
+        publication = next(iter(storm.fleet.state.publications.values()), None)
+        if publication is not None and len(publication.layout.stripes) >= 3:
+            return storm
+    raise AssertionError("no seed gives stripes")
+
+
+def test_a_relays_edges_name_the_map_and_what_a_stripe_carries() -> None:
+    storm = laid()
+    (publication,) = storm.fleet.state.publications.values()
+    content = storm.fleet.assignment(storm.relays[0].worker_id)
+    assert content is not None
+    edges = content[1]
+    assert [edge.stripe for edge in edges] == publication.layout.stripes
+    assert all(edge.stripes == publication.stripes for edge in edges)
+    assert all(len(edge.children) <= 1 for edge in edges)
+    share = publication.stripe_bytes_per_s
+    assert all(edge.expected_bytes_per_s == pytest.approx(share, rel=0.1) for edge in edges)
+
+
+def test_who_goes_costs_each_of_its_stripes_one_edge() -> None:
+    storm = laid()
+    (publication,) = storm.fleet.state.publications.values()
+    dead = max(storm.relays, key=lambda node: passes_on(publication, node.worker_id))
+    before = parents(publication)
+    inner = passes_on(publication, dead.worker_id)
+    assert inner >= 1
+    assert dead.session is not None
+    storm.tell(ev.LeaveRequested(dead.worker_id, dead.session))
+    after = parents(publication)
+    moved = {key for key, parent in before.items() if key[1] != dead.worker_id and after.get(key) != parent}
+    assert len(moved) == inner
+    assert all(key[1] != dead.worker_id for key in after)
+
+
+def test_a_parent_that_cannot_be_reached_in_one_stripe_loses_its_place_there_alone() -> None:
+    storm = laid()
+    (publication,) = storm.fleet.state.publications.values()
+    stripe, child = next(
+        (place.chain.stripe, worker)
+        for worker in publication.layout.workers()
+        for place in publication.layout.places(worker)
+        if place.position == 1
+    )
+    before = publication.layout.to_json()
+    node = next(n for n in storm.relays if n.worker_id == child)
+    edge = next(e for e in node.edges if e.stripe == stripe)
+    assert node.session is not None
+    for _ in range(2):
+        storm.tell(ev.ParentLost(node.worker_id, node.session, edge, ParentLossReason.STALLED))
+    after = publication.layout.to_json()
+    assert {old["stripe"] for old, new in zip(before, after, strict=True) if old != new} == {stripe}
+    assert publication.layout.place(stripe, child).position == 0  # type: ignore[union-attr]
+
+
+def passes_on(publication: Publication, worker_id: str) -> int:
+    """In how many stripes it has a child."""
+    return sum(publication.layout.child(place) is not None for place in publication.layout.places(worker_id))
+
+
+def parents(publication: Publication) -> dict[tuple[int, str], str]:
+    layout = publication.layout
+    return {
+        (place.chain.stripe, worker): (layout.ancestors(place, 1) or [SOURCE])[0]
+        for worker in layout.workers()
+        for place in layout.places(worker)
+    }
+
+
+def test_who_comes_later_has_a_place_in_every_stripe_and_says_where_it_passes_on() -> None:
+    storm = laid()
+    (publication,) = storm.fleet.state.publications.values()
+    node = storm.relays[0]
+    assert node.session is not None
+    storm.tell(ev.LeaveRequested(node.worker_id, node.session))
+    assert node.worker_id not in publication.layout
+    node.generation += 1
+    node.edges = ()
+    storm.hello(node)
+    places = publication.layout.places(node.worker_id)
+    assert len(places) == len(publication.layout.stripes)
+    assert "stripes" in publication.members[node.worker_id].why
+
+
+def test_restart_of_the_coordinator_keeps_the_map() -> None:
+    storm = laid()
+    (before,) = storm.fleet.state.publications.values()
+    storm.do_coordinator()
+    (after,) = storm.fleet.state.publications.values()
+    assert (after.stripes, after.stripe_bytes_per_s) == (before.stripes, before.stripe_bytes_per_s)
+    assert after.layout.stripes == before.layout.stripes
+    assert not after.stripes.plain
+
+
+def test_equal_links_get_plain_chains_all_the_same() -> None:
+    storm = StripedStorm(1)
+    storm.random.choice = lambda options: options[-1]  # type: ignore[method-assign]
+    for node in storm.nodes:
+        node.no_dial_in = False
+        storm.hello(node)
+    storm.topologies = (ev.Topology.STRIPED,)
+    storm.do_publish()
+    (publication,) = storm.fleet.state.publications.values()
+    assert publication.stripes.plain
