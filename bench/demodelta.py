@@ -2,10 +2,10 @@
 
     MiniLM, fp32 masters ──Adam step──▶ bf16 cast as files ──Publisher──▶ relays ──SHA-256 of every file──▶ identical?
 
-Version 1 goes in full, the others as deltas to what the relays hold. Without torch the steps are Adam's, with drawn
-gradients instead of trained ones, and that is said. The daemons are the real programs as processes, with links made
-slower by their own --limit-* flags; the publisher is the `AsyncPublisher` that a trainer has. Exit code 0 only if every
-copy of every version is bit-identical to the publisher's files.
+Version 1 goes in full, compressed where that is sooner, the others as deltas to what the relays hold. Without torch the
+steps are Adam's, with drawn gradients instead of trained ones, and that is said. The daemons are the real programs as
+processes, their links made slower by --limit-* flags; the publisher is the `AsyncPublisher` that a trainer has.
+Exit code 0 only if every copy of every version is bit-identical to the publisher's files.
 """
 
 from __future__ import annotations
