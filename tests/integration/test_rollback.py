@@ -44,8 +44,9 @@ async def test_back_over_processes_and_forth_again(fleet: LocalFleet, tmp_path: 
     async with AsyncPublisher(fleet.address, base_cache=cache) as publisher:
         result = await (await publisher.rollback(2, payload="delta")).wait(timeout_s=120)
         assert (result.version, result.root, result.kind) == (5, roots[1], "delta")
-        await fleet.start_relay(RelaySpec("w3"))  # without any base: in full
-        await fleet.wait_status(lambda s: any(r.name == "w3" and r.installed == 5 for r in s.relays))
+        await fleet.start_relay(RelaySpec("w3"))  # without any base: in full, from one that has applied the delta
+        status = await fleet.wait_status(lambda s: any(r.name == "w3" and r.installed == 5 for r in s.relays))
+        assert next(r.parent for r in status.relays if r.name == "w3") in ("w1", "w2")
         assert_same_bytes(fleet, versions[1], "w1", "w2", "w3")
         with pytest.raises(
             SnapshotError, match="cannot be made any more: the ways back that are kept here lead to 1, 2"

@@ -82,6 +82,11 @@ class Assignments:
 
         return expected
 
+    def _source(self, publication: Publication) -> str:
+        """The origin that feeds its chains, if any does."""
+        spared = publication.source_failed or self._context.state.spares_origin(publication)
+        return "" if spared else publication.origin_id
+
     def _derive(self, worker: Worker, publications: list[Publication]) -> tuple[tuple[Target, ...], tuple[Edge, ...]]:
         targets: list[Target] = []
         edges: list[Edge] = []
@@ -91,7 +96,7 @@ class Assignments:
                 publication.layout,
                 publication.edges,
                 self._context.state.workers,
-                "" if publication.source_failed else publication.origin_id,
+                self._source(publication),
                 self._context.next_epoch,
                 self._expected(publication),
                 publication.stripes,
@@ -99,7 +104,8 @@ class Assignments:
             if worker.role is Role.ORIGIN:
                 if publication.origin_id != worker.worker_id or not wanted_of_origin(publication):
                     continue
-                edges.extend(maker.of_origin(worker))
+                if self._source(publication):
+                    edges.extend(maker.of_origin(worker))
             else:
                 if not wanted_of_relay(publication, worker.worker_id):
                     continue

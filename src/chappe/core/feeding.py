@@ -1,6 +1,8 @@
 """Who feeds a chain, and giving every chain a source again where there is one.
 
 fed     not rooted and the origin is there, or rooted and its head holds the whole object
+recruit one that got the version as a delta, and holds the full object by now, heads a chain of those that lack it:
+        rather than the origin, for its uplink is what everybody shares
 re-root a chain without a source is turned so that a member that holds everything is its head; a chain without
         such a member is hung behind one that has; when nobody holds everything, edges stay and it waits
 """
@@ -11,6 +13,7 @@ from chappe.core.bridging import mend
 from chappe.core.chain import Chain, Layout
 from chappe.core.context import Context
 from chappe.core.publication import Phase, Publication
+from chappe.core.rates import uplink
 from chappe.core.reasons import RebuildReason
 
 WAITS = "waits for its publisher: no relay that is here holds the whole object"
@@ -21,7 +24,9 @@ class Feeding:
         self._context = context
 
     def origin_usable(self, publication: Publication) -> bool:
-        return not publication.origin_out and publication.origin_id in self._context.state.workers
+        state = self._context.state
+        here = not publication.origin_out and publication.origin_id in state.workers
+        return here and not state.spares_origin(publication)
 
     def holds_all(self, publication: Publication, worker_id: str) -> bool:
         worker = self._context.state.workers.get(worker_id)
@@ -40,8 +45,9 @@ class Feeding:
         return worker is not None and not worker.connected
 
     def can_do_without_origin(self, publication: Publication) -> bool:
-        """Every living chain holds the whole object in one member, or has nobody left that lacks anything."""
-        return all(
+        """Every living chain holds the whole object in one member, or has nobody left that lacks anything. Or the
+        origin does not serve it."""
+        return self._context.state.spares_origin(publication) or all(
             any(self.holds_all(publication, m) for m in chain.members)
             or all(publication.members[m].level > 0 for m in chain.members)
             for chain in publication.layout.chains
@@ -57,11 +63,14 @@ class Feeding:
             if chain.rooted and not self.fed(publication, chain):
                 chain.rooted = False
                 near |= self._head_changed(layout, chain)
+                if chain.members:
+                    near |= self.recruit(publication, chain)
         if not self.origin_usable(publication):
             near |= self._reroot(publication)
         if self._context.undialable:
             near |= self._bridge(publication)
         waits = any(c.members and not self.fed(publication, c) for c in layout.chains)
+        waits &= not self._context.state.spares_origin(publication)
         if waits and publication.phase is Phase.OPEN and publication.reason != WAITS:
             publication.reason = WAITS
             self._context.log("waits_for_publisher", RebuildReason.ORIGIN_LOST.value, version=publication.version)
@@ -109,7 +118,9 @@ class Feeding:
                     self._log_reroot(publication, chain, head)
                 near |= layout.rotate(chain, head)
             else:
-                near |= self._recruit(publication, chain)
+                near |= self.recruit(publication, chain)
+                if chain.rooted:
+                    self._log_reroot(publication, chain, chain.members[0])
         for chain in layout.chains:
             if not chain.members or chain.rooted:
                 continue
@@ -119,16 +130,24 @@ class Feeding:
                 near |= layout.join(onto, chain)
         return near
 
-    def _recruit(self, publication: Publication, chain: Chain) -> set[str]:
-        """Whoever got the version as another object holds all of this one as well, and has no place here yet."""
-        layout = publication.layout
-        for worker_id, member in publication.members.items():
-            dialable = worker_id not in self._context.undialable
-            if member.via and dialable and worker_id not in layout and self.holds_all(publication, worker_id):
-                chain.rooted = True
-                self._log_reroot(publication, chain, worker_id)
-                return layout.insert(chain, worker_id, 0)
-        return set()
+    def recruit(self, publication: Publication, chain: Chain) -> set[str]:
+        """A head for a chain that has no source but the origin, or none: whoever got the version as another object
+        holds all of this one as well, and has no place here yet. The one that sends fastest."""
+        context, layout = self._context, publication.layout
+        config, now = context.config, context.now
+        able = [
+            context.state.workers[worker_id]
+            for worker_id, member in publication.members.items()
+            if member.via
+            and layout.place(chain.stripe, worker_id) is None
+            and worker_id not in context.undialable
+            and self.holds_all(publication, worker_id)
+        ]
+        if not able or chain.rooted:
+            return set()
+        head = min(able, key=lambda w: (w.demoted, -uplink(w, config.assumed_bytes_per_s, now).bytes_per_s, w.name))
+        chain.rooted = True
+        return layout.insert(chain, head.worker_id, 0)
 
     def _log_reroot(self, publication: Publication, chain: Chain, source: str) -> None:
         reason = RebuildReason.ORIGIN_LOST.value

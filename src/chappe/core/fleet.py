@@ -223,7 +223,7 @@ class Fleet:
             for place in publication.layout.places(worker.worker_id):
                 self._placement.move_to_end(publication, place, RebuildReason.DISK_FULL)
         rooted = any(chain.rooted for chain in publication.layout.chains_of(worker.worker_id))
-        if publication.origin_out or rooted or worker.dialable is False:
+        if publication.origin_out or publication.spare_origin or rooted or worker.dialable is False:
             self._placement.heal(publication)
         self._supersession.promote(worker)
 

@@ -7,6 +7,10 @@ publications of their own to everything that lays, heals and measures chains. A 
 version by a lane has `via` set: it has no place in the main's chains, and what it reports of the lane's object counts
 in the main, too. Nobody waits for another kind.
 
+Where deltas were insisted on, a worker without a base (it joined after the request was accepted) is not waited for: it
+gets the full object from somebody who has made it, and the origin's uplink is left alone. One that was promised a delta
+and cannot take it is waited for, and the origin serves it if nobody else can.
+
 Which lanes: each takes its share of the origin's uplink, so there are a few at most. The delta from what was published
 last comes first where anybody can take it, then those that most workers need, who cannot take one of the others; what
 is left goes to those that are away and may come back with what they had.
@@ -27,7 +31,7 @@ from collections.abc import Iterable
 
 from chappe.core.alarms import alarm_of
 from chappe.core.context import Context
-from chappe.core.events import DeltaFrom, Offered, Payload, PublishRequested
+from chappe.core.events import DeltaFrom, Holding, Offered, Payload, PublishRequested
 from chappe.core.placement import Placement
 from chappe.core.publication import ENDED, RECEIVED, VERIFIED, Member, Phase, Publication
 from chappe.core.reasons import RebuildReason
@@ -120,6 +124,11 @@ def lane_for(state: FleetState, main: Publication, worker: Worker) -> str:
     if stands or before in able:
         return before
     return able[0] if able else ""
+
+
+def is_for(main: Publication, holdings: Iterable[Holding]) -> bool:
+    """Whoever holds this is one of those that a publication is for: where only deltas are sent, who can take one."""
+    return not main.delta_only or any(h.version and h.root in main.deltas.values() for h in holdings)
 
 
 def enter(state: FleetState, publication: Publication, worker: Worker) -> Publication | None:
@@ -259,6 +268,8 @@ class Lanes:
             return
         self._context.log("full_instead", reason, version=main.version, relay=worker.name)
         member.full_only, member.via = True, ""
+        if member.counted:  # it is waited for
+            main.spare_origin = False
         if member.level < VERIFIED:
             main.advance(worker_id, 0, afresh=True)
         self._place(main, worker, member)

@@ -6,14 +6,16 @@ The diagram of a worker's life is in `workers`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from chappe.core.assign import Assignments
 from chappe.core.context import Context
 from chappe.core.deadlines import Deadlines
 from chappe.core.departure import Departure
 from chappe.core.dialling import Dialling
 from chappe.core.effects import Refuse, Replace, Welcome
-from chappe.core.events import Hello, Role, SessionLost
-from chappe.core.lanes import enter
+from chappe.core.events import Hello, Holding, Role, SessionLost
+from chappe.core.lanes import enter, is_for
 from chappe.core.placement import Placement
 from chappe.core.progress import Progress
 from chappe.core.publication import Member, Phase, Publication
@@ -145,7 +147,7 @@ class Membership:
     def _relay_joined(self, worker: Worker, event: Hello, known: bool, restarted: bool) -> None:
         context = self._context
         held = {holding.object_id for holding in event.holdings}
-        self._enlist(worker)
+        self._enlist(worker, event.holdings)
         for holding in event.holdings:
             self._progress.take_holding(worker, holding, afresh=True)
         for publication in context.active():
@@ -177,18 +179,19 @@ class Membership:
         candidates = [*opened, *([current] if current else [])]
         return max(candidates, key=lambda p: p.version, default=None)
 
-    def _enlist(self, worker: Worker) -> None:
+    def _enlist(self, worker: Worker, holdings: Iterable[Holding]) -> None:
         newest = self._newest()
         if newest is None or worker.worker_id in newest.members or worker.verified > newest.version or worker.drained:
             return
-        newest.enlist(worker.worker_id, Member(worker.name, targeted=newest.phase is Phase.OPEN and not worker.standby))
+        waited_for = newest.phase is Phase.OPEN and is_for(newest, holdings) and not worker.standby
+        newest.enlist(worker.worker_id, Member(worker.name, targeted=waited_for))
         self._context.update(newest)
 
     def place(self, worker: Worker, reason: RebuildReason) -> None:
         """A place in everything that this worker should be given and has none in."""
         if not worker.placeable or not worker.connected:
             return
-        self._enlist(worker)
+        self._enlist(worker, worker.holdings.values())
         for publication in self._context.active():
             member = publication.members.get(worker.worker_id)
             if member is None or member.superseded or member.deferred or worker.worker_id in publication.layout:

@@ -33,15 +33,21 @@ class Placement(Feeding):
     # ---- placing ----
 
     def append(self, publication: Publication, worker: Worker, reason: RebuildReason) -> None:
-        """Behind the tail of the shortest chain that is fed and not slow; in a star, a stream of its own."""
+        """Behind the tail of the shortest chain that is fed and not slow; in a star, a stream of its own. Rather behind
+        somebody who made the object out of a delta than behind the origin."""
         layout = publication.layout
         for stripe in layout.stripes or [0]:
             if layout.place(stripe, worker.worker_id) is not None:
                 continue
             chain, at = self._seat(publication, stripe, worker)
-            while at and self._stuck(publication, chain.members[at - 1], worker):
+            near: set[str] = set()
+            alone = not chain.members and publication.topology is not Topology.STAR
+            if alone and publication.stripes.plain and not self.holds_all(publication, worker.worker_id):
+                near = self.recruit(publication, chain)
+                at = len(chain.members)
+            while at > chain.rooted and self._stuck(publication, chain.members[at - 1], worker):
                 at -= 1
-            near = layout.insert(chain, worker.worker_id, at)
+            near |= layout.insert(chain, worker.worker_id, at)
             parent = self._context.name(chain.members[at - 1] if at else publication.origin_id)
             publication.members[worker.worker_id].why = f"{reason.value}: behind {parent}"
             self._context.touch(publication, near)

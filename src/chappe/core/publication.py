@@ -106,6 +106,8 @@ class Publication:
         default_factory=dict
     )  # of a main: its lanes' objects, promised or offered, and bases
     base_root: str = ""  # of a lane: where the delta begins
+    delta_only: bool = False  # of a main: whoever holds no base is not waited for
+    spare_origin: bool = False  # of a main: its origin is to serve the deltas only (see `FleetState.spares_origin`)
     payload_reason: str = ""  # why there is a delta, or none
     changed_elements: int = 0  # of a lane: of the compared ones
     compared_elements: int = 0
@@ -269,6 +271,8 @@ class Publication:
             "main": self.main,
             "deltas": dict(self.deltas),
             "base_root": self.base_root,
+            "delta_only": self.delta_only,
+            "spare_origin": self.spare_origin,
             "payload_reason": self.payload_reason,
             "changed_elements": self.changed_elements,
             "compared_elements": self.compared_elements,

@@ -112,6 +112,7 @@ class Publishing:
             watchers={event.request: event.until},
             t_train_s=event.t_train_s,
         )
+        publication.delta_only = publication.spare_origin = event.payload is Payload.DELTA
         self._promise(publication, event)
         self._context.state.publications[event.object_id] = publication
         self._prune()
@@ -263,6 +264,9 @@ class Publishing:
         if newer:
             self._superseded(publication, max(newer))
             return
+        if publication.delta_only and not takers(self._context.state, publication.deltas.values()):
+            self.end(publication, Phase.FAILED, "payload delta: nobody who holds a base is here any more")
+            return
         publication.phase = Phase.OPEN
         publication.kind, publication.snapshot_bytes = event.kind, event.snapshot_bytes
         publication.payload_bytes, publication.chunks_total = event.payload_bytes, event.chunks_total
@@ -277,6 +281,8 @@ class Publishing:
             member = publication.members[link.worker_id]
             if not member.deferred:
                 member.via = lane_for(self._context.state, publication, self._context.state.workers[link.worker_id])
+            if publication.delta_only and not (member.via or member.deferred):
+                publication.enlist(link.worker_id, Member(link.name, targeted=False))
         for old in superseded:
             self._superseded(old, publication.version)
         self._lay(publication, [link for link in links if not publication.members[link.worker_id].via])
@@ -397,6 +403,8 @@ class Publishing:
         main = self._lanes.promised_by(event.object_id, event.worker_id)
         if publication is None and main is not None:
             self._lanes.withdrawn(main, event.object_id, event.reason)
+            if main.delta_only and self._unfinished(main):
+                self.end(main, Phase.FAILED, f"payload delta: {event.reason}; publish with payload auto")
         if publication is None or publication.phase in ENDED:
             return
         self._context.log("source_failed", event.reason, version=publication.version)

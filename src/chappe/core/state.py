@@ -72,6 +72,14 @@ class FleetState:
         bases = {root for p in self.mains if p.phase is Phase.OPEN for root in p.deltas.values()}
         return tuple(sorted({*newest, *(p.version for p in good if p.root in bases)}))
 
+    def spares_origin(self, publication: Publication) -> bool:
+        """Only deltas are to leave its publisher: the full object comes from those that have made it out of one, as
+        long as there will be somebody."""
+        if not publication.spare_origin:
+            return False
+        lanes = [self.publications.get(object_id) for object_id in publication.deltas]
+        return any(lane is None or (lane.active and bool(lane.members)) for lane in lanes)
+
     @property
     def mains(self) -> list[Publication]:
         """One for each version that was asked for: without the lanes by which some of the workers get it."""

@@ -1,0 +1,157 @@
+"""Who joins while deltas travel, or after them: the full object from those that have made it, not from the origin.
+
+| happens                                                   | then |
+|-----------------------------------------------------------|------|
+| a joiner, and somebody has applied the delta              | it is fed by that one, the fastest of them |
+| a second joiner                                           | behind the first |
+| the one that feeds it goes                                | another one that has it; without one, the origin |
+| payload delta: a joiner between acceptance and offer      | not waited for; fed once somebody has the full object |
+| payload delta: a joiner while the delta travels           | the same |
+| payload delta: one of those it is for cannot apply it     | waited for; from somebody who could, else the origin |
+| payload delta: none can                                   | all in full from the origin, the joiner too |
+| payload delta: the delta is not made                      | the publication fails and says why |
+| payload delta: whoever held the base has gone             | the publication fails and says why |
+| payload delta: the coordinator restarts                   | as before |
+"""
+
+from __future__ import annotations
+
+from lane_rig import BASE, DELTA, DELTA_CHUNKS, FULL, FULL_CHUNKS, Rig, of
+
+from chappe.core import effects as fx
+from chappe.core import events as ev
+from chappe.core.events import ObjectState, Payload
+from chappe.core.publication import Phase
+
+
+def parent(rig: Rig, name: str, object_id: str = FULL) -> str:
+    told = rig.fleet.assignment(name)
+    assert told is not None
+    (edge,) = [edge for edge in told[1] if edge.object_id == object_id]
+    return "" if edge.parent is None else edge.parent.worker_id
+
+
+def served_by_origin(rig: Rig, object_id: str) -> set[str]:
+    told = rig.fleet.assignment("o")
+    assert told is not None
+    return {slot.child.worker_id for edge in told[1] if edge.object_id == object_id for slot in edge.children}
+
+
+def test_a_joiner_is_fed_by_one_that_made_the_object() -> None:
+    rig = Rig("abc")
+    rig.open()
+    for name in "abc":
+        rig.applies(name)
+    rig.join("x")
+    assert parent(rig, "x") == "a"
+    rig.join("y")
+    assert parent(rig, "y") == "x"
+    assert served_by_origin(rig, FULL) == set()
+    rig.do(ev.SessionLost("a", rig.sessions.pop("a")))
+    rig.wait(3, silent="")
+    assert parent(rig, "x") == "b"
+    for name in "bc":
+        rig.do(ev.SessionLost(name, rig.sessions.pop(name)))
+    rig.wait(8, silent="")
+    assert parent(rig, "x") == "o"
+    rig.holds("x", FULL, ObjectState.INSTALLED, FULL_CHUNKS)
+    rig.holds("y", FULL, ObjectState.INSTALLED, FULL_CHUNKS)
+    assert rig.main.finished
+
+
+def only_deltas(with_base: str) -> Rig:
+    rig = Rig(with_base)
+    assert of(rig.publish(Payload.DELTA), fx.PublishAccepted)
+    return rig
+
+
+def test_payload_delta_and_a_joiner_before_the_offer() -> None:
+    rig = only_deltas("ab")
+    rig.join("x")
+    rig.offer_full()
+    assert (rig.main.targeted, rig.main.members["x"].targeted) == (2, False)
+    assert parent(rig, "x") == ""
+    assert served_by_origin(rig, FULL) == set()
+    rig.announce()
+    rig.offer_delta()
+    rig.applies("b")
+    assert parent(rig, "x") == "b"
+    rig.applies("a")
+    assert (rig.main.phase, rig.main.finished, rig.main.installed) == (Phase.CLOSED, True, 2)
+    assert served_by_origin(rig, FULL) == set()
+    rig.holds("x", FULL, ObjectState.INSTALLED, FULL_CHUNKS)
+    assert rig.main.installed == 2
+
+
+def test_payload_delta_and_joiners_while_it_travels() -> None:
+    rig = only_deltas("ab")
+    rig.offer_full()
+    rig.announce()
+    rig.offer_delta()
+    rig.join("x")
+    rig.join("c", [BASE])
+    assert rig.places() == ("x", "abc")
+    assert rig.main.targeted == 3
+    rig.restart_coordinator({"a": [BASE], "b": [BASE], "c": [BASE], "x": []})
+    assert rig.places() == ("x", "abc")
+    assert served_by_origin(rig, FULL) == set()
+    rig.applies("c")
+    assert parent(rig, "x") == "c"
+    rig.do(ev.SessionLost("c", rig.sessions.pop("c")))
+    for name in "ab":
+        rig.applies(name)
+    rig.wait(8, silent="")
+    assert rig.main.finished
+    assert parent(rig, "x") in ("a", "b")
+
+
+def cannot(rig: Rig, name: str) -> None:
+    rig.holds(name, DELTA, ObjectState.RECEIVED, DELTA_CHUNKS)
+    rig.holds(name, DELTA, ObjectState.FAILED, DELTA_CHUNKS, "block 3 does not come out")
+
+
+def test_payload_delta_and_one_that_cannot_apply_it() -> None:
+    rig = only_deltas("ab")
+    rig.offer_full()
+    rig.announce()
+    rig.offer_delta()
+    rig.applies("a")
+    cannot(rig, "b")
+    assert parent(rig, "b") == "a"
+    assert (rig.main.targeted, rig.main.phase) == (2, Phase.OPEN)
+    rig.holds("b", FULL, ObjectState.INSTALLED, FULL_CHUNKS)
+    assert rig.main.phase is Phase.CLOSED
+
+
+def test_payload_delta_and_none_can_apply_it() -> None:
+    rig = only_deltas("ab")
+    rig.join("x")
+    rig.offer_full()
+    rig.announce()
+    rig.offer_delta()
+    cannot(rig, "a")
+    cannot(rig, "b")
+    assert rig.stand_in(FULL) == "abx"
+    assert served_by_origin(rig, FULL)
+
+
+def test_payload_delta_that_is_not_made() -> None:
+    rig = only_deltas("ab")
+    rig.offer_full()
+    effects = rig.do(ev.SourceFailed("o", 1, DELTA, "no delta: no room"))
+    (refused,) = of(effects, fx.RequestRefused)
+    assert isinstance(refused, fx.RequestRefused)
+    assert "payload delta: no delta: no room" in refused.message
+    assert rig.main.phase is Phase.FAILED
+
+
+def test_payload_delta_and_whoever_held_the_base_has_gone() -> None:
+    rig = only_deltas("a")
+    rig.join("x")
+    rig.do(ev.SessionLost("a", rig.sessions.pop("a")))
+    rig.wait(8, silent="")
+    rig.offer_full()
+    assert (rig.main.phase, rig.main.reason) == (
+        Phase.FAILED,
+        "payload delta: nobody who holds a base is here any more",
+    )
