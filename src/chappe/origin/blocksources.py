@@ -1,6 +1,6 @@
 """Where the blocks of a delta come from: from comparing two snapshots, or from folding two deltas.
 
-    Compared(base, target)   every block of both is read; the base is hashed first
+    Compared(base, target)   every block of both is read; the base is proven by then
     Folded(step, later)      a kept delta and the one that goes on from where it ends: neither snapshot is read
 
 Blocking, for a thread; blocks are made by the mapper's threads, and come in order.
@@ -8,17 +8,17 @@ Blocking, for a thread; blocks are made by the mapper's threads, and come in ord
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from chappe.core.digest import ALGORITHMS, Algorithm
-from chappe.errors import SnapshotChangedError, SnapshotError
+from chappe.core.digest import Algorithm
+from chappe.errors import SnapshotError
 from chappe.hop.ordered import one_at_a_time
-from chappe.origin.hashing import OpenFiles, hash_snapshot
-from chappe.origin.scan import Snapshot, read_at
+from chappe.origin.proving import ProvenReading
+from chappe.origin.reading import Reading
+from chappe.origin.scan import Snapshot
 from chappe.origin.steps import Base, OpenDelta, OpenStep, Step
 from chappe.payload.container import EncodedBlock
 from chappe.payload.delta import Mapper, encode_block
@@ -30,28 +30,6 @@ from chappe.payload.table import SnapshotTable
 def table_of(snapshot: Snapshot) -> SnapshotTable:
     """Raises ManifestError for a snapshot of more tensors than the codec takes, or of types that it does not know."""
     return SnapshotTable.build(snapshot.entries, snapshot.tensors)
-
-
-class Reading:
-    """Ranges of a snapshot's files, for any thread, as long as they are what they were."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._files = OpenFiles(snapshot.files)
-
-    def read(self, file: int, offset: int, length: int) -> bytes:
-        """Raises SnapshotChangedError, SnapshotError."""
-        source = self._snapshot.files[file]
-        opened = self._files.get(file)
-        try:
-            data = read_at(source, opened.descriptor, offset, length)
-            source.check(os.fstat(opened.descriptor))
-        except OSError as error:
-            raise SnapshotError(f"{source.location} cannot be read: {error.strerror}") from error
-        return data
-
-    def close(self) -> None:
-        self._files.close()
 
 
 MakeBlocks: TypeAlias = Callable[[Algorithm, Mapper], Iterator[EncodedBlock]]
@@ -81,23 +59,17 @@ class Compared:
 
     @contextmanager
     def opened(self) -> Iterator[tuple[DeltaPlan, MakeBlocks]]:
-        own = ALGORITHMS[self.base.root.partition(":")[0]]
-        if hash_snapshot(self.base.snapshot, own) != self.base.root:
-            raise SnapshotChangedError("the kept base of the delta is not what was published: full objects are sent")
         plan = DeltaPlan.between(table_of(self.base.snapshot), table_of(self.target))
-        with ExitStack() as stack:
-            old, new = Reading(self.base.snapshot), Reading(self.target)
-            stack.callback(old.close)
-            stack.callback(new.close)
-            yield (
-                plan,
-                lambda algorithm, mapper: iter(
-                    mapper(
-                        lambda i: encode_block(plan, algorithm, i, old.read, new.read, brief=one_at_a_time),
-                        range(plan.blocks_total),
-                    )
-                ),
-            )
+        with closing(ProvenReading(self.base, plan)) as old, closing(Reading(self.target)) as new:
+
+            def blocks(algorithm: Algorithm, mapper: Mapper) -> Iterator[EncodedBlock]:
+                yield from mapper(
+                    lambda i: encode_block(plan, algorithm, i, old.read, new.read, brief=one_at_a_time),
+                    range(plan.blocks_total),
+                )
+                old.prove()
+
+            yield plan, blocks
 
 
 class Folded:

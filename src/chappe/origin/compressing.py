@@ -25,9 +25,10 @@ from chappe.core.digest import XXH3_128
 from chappe.core.manifest import CHUNK_BYTES_MIN, Manifest
 from chappe.errors import ChappeError
 from chappe.hop.ordered import one_at_a_time
-from chappe.origin.blocksources import MakeBlocks, Reading, table_of
+from chappe.origin.blocksources import MakeBlocks, table_of
 from chappe.origin.deltas import THREADS_MAX, DeltaFile
 from chappe.origin.node import OriginNode
+from chappe.origin.reading import Reading
 from chappe.origin.scan import Snapshot
 from chappe.origin.session import ObjectOffer
 from chappe.origin.source import DeltaOf, OriginObject

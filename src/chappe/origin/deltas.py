@@ -22,7 +22,8 @@ from chappe.core.manifest import DELTA_FILE, Manifest
 from chappe.errors import CodecError, DiskFullError, PublicationCancelledError, SnapshotError
 from chappe.hop.disk import store_error
 from chappe.hop.ordered import OrderedMap
-from chappe.origin.blocksources import BlockSource, Folded, MakeBlocks, Reading, table_of
+from chappe.origin.blocksources import BlockSource, Folded, MakeBlocks, table_of
+from chappe.origin.reading import Reading
 from chappe.origin.scan import Snapshot, source_file
 from chappe.origin.spool import choose_directory, make_directory, remove_leftovers
 from chappe.payload.container import Packer

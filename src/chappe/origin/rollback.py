@@ -19,8 +19,8 @@ from pathlib import Path
 from chappe.core.digest import ALGORITHMS
 from chappe.errors import CodecError, DiskFullError, SnapshotError, UsageError
 from chappe.hop.ordered import OrderedMap
-from chappe.origin.blocksources import Reading
 from chappe.origin.hashing import hash_snapshot
+from chappe.origin.reading import Reading
 from chappe.origin.scan import Snapshot, scan
 from chappe.origin.spool import SpooledSnapshot, choose_directory, make_directory, remove_leftovers
 from chappe.origin.steps import Base, OpenStep, Step
