@@ -61,6 +61,7 @@ from chappe.core.publication import Phase
 from chappe.core.publishing import Publishing
 from chappe.core.reasons import RebuildReason
 from chappe.core.repair import Repair
+from chappe.core.shedding import Shedding
 from chappe.core.slow import Slow
 from chappe.core.state import FleetConfig, FleetState
 from chappe.core.supersede import Supersession
@@ -87,7 +88,9 @@ class Fleet:
         self._demotions = Demotions(self._context)
         self._trial = Trial(self._context, self._placement, self._demotions, self._deadlines)
         self._slow = Slow(self._context, self._placement, self._trial)
-        self._measuring = Measuring(self._context, self._demotions, self._slow)
+        self._measuring = Measuring(
+            self._context, self._demotions, self._slow, Shedding(self._context, self._placement)
+        )
         self._probing = Probing(self._context, self._measuring, self._demotions, self._deadlines)
         self._training = Training(self._context, self._deadlines)
         self._repair = Repair(self._context, self._placement, self._assignments, self._dialling)

@@ -27,6 +27,7 @@ from chappe.core.demotion import Demotions
 from chappe.core.events import LinkSample, LinksMeasured, Role, Topology
 from chappe.core.publication import Publication
 from chappe.core.rates import Figure, Source, downlink, uplink
+from chappe.core.shedding import Shedding
 from chappe.core.slow import SLOW_SHARE, HopSample, Slow
 from chappe.core.workers import Worker
 
@@ -46,10 +47,11 @@ class Claim:
 
 
 class Measuring:
-    def __init__(self, context: Context, demotions: Demotions, slow: Slow) -> None:
+    def __init__(self, context: Context, demotions: Demotions, slow: Slow, shedding: Shedding) -> None:
         self._context = context
         self._demotions = demotions
         self._slow = slow
+        self._shedding = shedding
         self._sent: dict[tuple[str, str], Claim] = {}  # sender, receiver: what the sender said last
         self._got: dict[tuple[str, str], Claim] = {}  # and the receiver
         self._saved: dict[str, tuple[float, float, float]] = {}  # worker: up, down, when
@@ -63,6 +65,7 @@ class Measuring:
                 self._sent[worker.worker_id, sample.peer] = Claim(sample, self._context.now)
             else:
                 self._received(worker, sample)
+        self._shedding.sent(worker, [sample for sample in event.samples if sample.sending])
         if worker.role is Role.ORIGIN:
             newest = {s.peer: s for s in event.samples if s.sending}  # of one that has become slow there are two
             self._origin_sent(worker, list(newest.values()))
