@@ -33,6 +33,11 @@ COMMANDS = {
         "Planned chains against every possible set of chains, and against the physical bound.",
         "python -m bench layout --fleets 1000",
     ),
+    "loop": (
+        "bench.loop:loop",
+        "A small RL loop whose weights travel through Chappe, beside the planner's prediction (root, namespaces, tc).",
+        "python -m bench loop --only pools",
+    ),
     "peers": (
         "bench.peers:peers",
         "Chappe beside bare sockets, BitTorrent, aria2, rsync and HTTP on the same links (root, namespaces, tc).",

@@ -130,7 +130,7 @@ PICTURES: dict[str, Callable[[Report], Figure]] = {
     "peers": peers_picture,
     "unequal": unequal_picture,
 }
-_ELSEWHERE = {"publish": "bench.publishbench", "scale": "bench.scale", "wan": "bench.wan"}
+_ELSEWHERE = {"loop": "bench.loopshow", "publish": "bench.publishbench", "scale": "bench.scale", "wan": "bench.wan"}
 """Benches that draw for themselves: their modules have `draw(report)`."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import chainstar, peers, unequal
+from bench import chainstar, loopshow, peers, unequal
 from chappe.units import format_rate, format_size
 
 Report = dict[str, Any]
@@ -161,6 +161,19 @@ def _further(report: Report, known: Sequence[str]) -> list[Table]:
     return tables
 
 
+def _loop(report: Report) -> list[Table]:
+    runs, found = report["runs"], []
+    for columns, cells in (
+        (loopshow.COLUMNS, loopshow.rows(runs)),
+        (loopshow.REWARD_COLUMNS, loopshow.reward_rows(runs)),
+    ):
+        if cells:
+            found.append(Table(columns, cells))
+    if found and (line := loopshow.activation_line(runs)):
+        found[-1] = Table(found[-1].columns, found[-1].cells, line)
+    return found
+
+
 def _other(report: Report) -> list[Table]:
     return _further(report, ("runs",)) or _further(report, ())
 
@@ -211,6 +224,14 @@ SECTIONS: dict[str, Section] = {
     ),
     "faults": Section("Faults", "One fault at half of the bytes, beside undisturbed broadcasts.", _faults),
     "wan": Section("Long and lossy links", "One hop beside bare TCP on the same link, windows alternated.", _other),
+    "loop": Section(
+        "A running loop, predicted and measured",
+        "A learner (GRPO, about a million parameters) and rollout workers behind shaped links; every version travels"
+        " through Chappe. T_train, T_bcast and mu are measured before each run; the prediction is on record before it"
+        " begins. Rates and the step are paced: two cores are no fleet. Bubble: the share of time in which the learner"
+        " waits. S: steps that every rollout is old.",
+        _loop,
+    ),
     "publish": Section("Publishing", "To the first chunk on the wire, and from the last one to installed.", _other),
     "hop": Section("The machine's own limit", "Origin, relay, relay on loopback, no shaped links.", _hop),
     "scale": Section("Scale", "Many relays, few processes, the real services.", _other),
