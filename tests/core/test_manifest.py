@@ -97,7 +97,7 @@ def root_of(files: dict[str, bytes], algorithm: Algorithm) -> str:
     return snapshot_root(algorithm, entries, digests)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=str)
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=list(ALGORITHMS))
 def test_the_root_names_the_bytes_and_nothing_else(algorithm: Algorithm) -> None:
     big = bytes(LEAF_BYTES + 5)
     base = root_of({"a": big, "b": b"xyz"}, algorithm)
