@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -201,3 +202,39 @@ def test_a_restart_keeps_the_duties_and_a_run_that_is_not_asked_about_has_none()
         fleet = Fleet(FleetConfig("run", training=training), FleetState.from_json(stored))
         fleet.handle(ev.Tick(), rig.now)
         assert not any(w.standby for w in fleet.state.workers.values())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_the_pool_is_enough_where_it_can_be(seed: int) -> None:
+    """Random faults, returns, rates, prices and versions; the invariants of the fleet hold after every event."""
+    dice = random.Random(seed)
+    rig = settled()
+    version = 1
+    for _ in range(40):
+        name = f"w{dice.randrange(12)}"
+        here = rig.state.workers[name].session is not None
+        match dice.randrange(5):
+            case 0 if here:
+                rig.tell(ev.SessionLost(name, rig.sessions[name]))
+            case 1:
+                rig.join(name, dice.choice([0.2, 0.33, 0.5]), dice.choice([0.5, 1.0, 2.0]))
+            case 2 if here:
+                rig.tell(ev.RolloutsReported(name, rig.sessions[name], dice.choice([0.1, 0.33, 0.6])))
+            case 3 if rig.state.publications[f"v{version}"].phase.value == "closed":
+                version += 1
+                rig.start(version)
+            case _:
+                for other in rig.state.relays:
+                    if other.session is not None and other.worker_id in rig.state.publications[f"v{version}"].members:
+                        rig.install(version, other.name)
+        rig.wait(dice.choice([2, 30]))
+        found = rig.assess()
+        assert found.required_per_s is not None
+        here_all = [w for w in rig.state.relays if not (w.lapsed or w.drained or w.leaving)]
+        whole = sum(w.reported_rollouts_per_s or w.rollouts_per_second or 0 for w in here_all)
+        if whole >= 1.1 * found.required_per_s:
+            rig.wait(3)
+            now = rig.assess()
+            assert now.pool_per_s is not None
+            assert now.required_per_s is not None
+            assert now.pool_per_s >= now.required_per_s * (1 - 1e-6) or rig.duties()[1] == set()

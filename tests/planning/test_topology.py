@@ -218,3 +218,19 @@ class TestFloor:
     def test_without_workers_there_is_no_bound(self) -> None:
         with pytest.raises(ValueError, match="no workers"):
             broadcast_floor(1, 1, [], [])
+
+
+@pytest.mark.parametrize("uplinks", [[30.0] * 8, [30.0, 8.0, 30.0, 30.0, 12.0, 30.0, 30.0, 30.0]])
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+def test_nobody_whose_rollouts_are_wanted_stands_behind_a_standby(uplinks: list[float], fraction: float) -> None:
+    links = [replace(link, standby=i in (0, 3)) for i, link in enumerate(fleet(*uplinks, down=30))]
+    standby = {link.worker_id for link in links if link.standby}
+    plan = plan_chains(90e6 / 8, links, payload_bytes=5e8, fraction=fraction)
+    for slot in range(plan.chains):
+        chain = [p.worker_id in standby for p in plan.placements if p.slot == slot]
+        assert chain == sorted(chain)
+    assert {p.worker_id for p in plan.placements} == {link.worker_id for link in links}
+    assert all("standby" in p.why for p in plan.placements if p.worker_id in standby)
+    order = [link.worker_id for link in rank([*links, replace(links[1], worker_id="d", demoted=True)])]
+    assert set(order[-3:-1]) == standby
+    assert order[-1] == "d"
