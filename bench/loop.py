@@ -65,7 +65,7 @@ class LoopSettings(Settings):
     """R: rollouts for each step."""
     periods: int = 8
     """Of each run; the first two are not counted."""
-    steps: int = 400
+    steps: int = 200
     """Training steps of a reward curve."""
     seed: int = 7
     short: Annotated[bool, Parameter(negative="")] = False

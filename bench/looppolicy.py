@@ -62,15 +62,21 @@ def initial(seed: int) -> Weights:
     return found
 
 
-def sample(weights: Weights, prompt: Prompt, rng: np.random.Generator) -> Answer:
-    x = inputs([prompt])
+def sample(weights: Weights, prompts: list[Prompt], rng: np.random.Generator) -> list[Answer]:
+    """One answer to each prompt."""
+    x = inputs(prompts)
     for i in range(3):
         x = x @ weights[f"layer{i}.weight"] + weights[f"layer{i}.bias"]
         x = np.maximum(x, 0) if i < 2 else x
-    logp = x - np.log(np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True)) - x.max(1, keepdims=True)
-    tokens = tuple(int(t) for t in (logp + rng.gumbel(size=logp.shape)).argmax(1))
-    chosen = tuple(float(logp[i, t]) for i, t in enumerate(tokens))
-    return Answer(prompt, tokens, chosen, reward(prompt, tokens))
+    logp = x - x.max(1, keepdims=True)
+    logp -= np.log(np.exp(logp).sum(1, keepdims=True))
+    chosen = (logp + rng.gumbel(size=logp.shape)).argmax(1)
+    tokens = chosen.reshape(-1, POSITIONS).tolist()
+    probabilities = logp[np.arange(len(chosen)), chosen].reshape(-1, POSITIONS).tolist()
+    return [
+        Answer(prompt, tuple(t), tuple(p), reward(prompt, tuple(t)))
+        for prompt, t, p in zip(prompts, tokens, probabilities, strict=True)
+    ]
 
 
 class Learner:
@@ -123,6 +129,6 @@ def reward_curve(lag: int, seed: int, steps: int, batch: int, group: int, rate: 
     curve = []
     for _ in range(steps):
         old = kept[max(0, len(kept) - 1 - lag)]
-        curve.append(learner.step([sample(old, prompt, rng) for prompt in prompts_of(batch, group, rng)]))
+        curve.append(learner.step(sample(old, prompts_of(batch, group, rng), rng)))
         kept = [*kept, learner.weights()][-(lag + 1) :]
     return curve

@@ -56,7 +56,7 @@ def main(store: str, host: str, port: str, seed: str) -> None:
                     item, prompt, pace_s = order
                     now = time.monotonic()
                     due_s = (due_s if now - due_s < CATCH_UP_SHARE * pace_s else now) + pace_s
-                    answer = sample(weights, prompt, rng)
+                    (answer,) = sample(weights, [prompt], rng)
                     time.sleep(max(0.0, due_s - time.monotonic()))
                     learner.send(("made", item, work.trajectory(answer)))
 

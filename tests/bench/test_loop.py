@@ -27,7 +27,7 @@ def test_the_policy_has_about_a_million_parameters_and_the_reward_is_verifiable(
 def test_an_answer_bears_the_probabilities_of_its_tokens() -> None:
     rng = np.random.default_rng(3)
     weights = initial(3)
-    answers = [sample(weights, (1, 2), rng) for _ in range(300)]
+    answers = sample(weights, [(1, 2)] * 300, rng)
     shares = np.bincount([a.tokens[0] for a in answers], minlength=10) / len(answers)
     first = {a.tokens[0]: a.logp[0] for a in answers}
     assert sum(np.exp(p) for p in first.values()) == pytest.approx(1, abs=0.1)
