@@ -20,7 +20,7 @@ from chappe import RolloutSession
 from chappe.snapshot import Snapshot
 
 AUTHKEY = b"bench loop"
-CATCH_UP_SHARE = 0.5  # of a pace: later than that, the worker had no work, and starts anew
+CATCH_UP_PACES = 2.0  # later than that, the worker had no work, and starts anew
 
 
 def dial(host: str, port: int) -> Connection:
@@ -55,7 +55,7 @@ def main(store: str, host: str, port: str, seed: str) -> None:
                         break
                     item, prompt, pace_s = order
                     now = time.monotonic()
-                    due_s = (due_s if now - due_s < CATCH_UP_SHARE * pace_s else now) + pace_s
+                    due_s = (due_s if now - due_s < CATCH_UP_PACES * pace_s else now) + pace_s
                     (answer,) = sample(weights, [prompt], rng)
                     time.sleep(max(0.0, due_s - time.monotonic()))
                     learner.send(("made", item, work.trajectory(answer)))
