@@ -44,7 +44,7 @@ from chappe.wire.manifest import encode_header, encode_page
 Row = dict[str, Any]
 SHARDS = 4
 _WRITE_BYTES = 2 << 20
-_TOUCHED = 6  # versions that are there at a time, and what is being written
+_TOUCHED = 12  # versions that are there at a time, what is being written, and the page cache
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def landings(update: Update, directories: Mapping[str, Path], link_bytes_per_s: 
 
 def _touch_memory(size_bytes: int) -> None:
     """A virtual machine's host gives it a page when it is first written, at some 0.5 GB/s: that is not measured."""
-    size_bytes = min(size_bytes, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    size_bytes = min(size_bytes, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4)
     np.ones(size_bytes, np.uint8)
 
 
@@ -116,8 +116,10 @@ def _measure(base: Sharded, target: Sharded, directory: Path, link_bytes_per_s: 
         _land_base(store, base)
         version = 2
         for _ in range(repeat):
+            os.sync()
             floors.append(_write_and_sync(Path(top), target))
             for name, rate in (("at_once", 0.0), ("paced", link_bytes_per_s)):
+                os.sync()  # what others have left to write
                 delivery = _delivery(base, target, version)
                 with ProcessPoolExecutor(1, get_context("spawn")) as process:
                     runs[name].append(process.submit(_land, store, delivery, rate).result())

@@ -258,6 +258,16 @@ def test_the_base_stays_while_it_is_read(store: Store, disk: Watched) -> None:
     assert store.retain([], [4]).versions == (1, 2)
 
 
+def test_what_was_applied_and_may_not_land_is_not_applied_again(store: Store, disk: Watched) -> None:
+    held = begin(store)
+    held.put_chunks(DELTA.chunks())
+    with pytest.raises(DeltaError, match="announced is"):
+        store.land(DELTA.object_id, 2, BASE.root)
+    assert len(disk.written) == 3
+    assert not held.work.root.exists()
+    finish(store, held)
+
+
 def test_closing_the_store_ends_what_waits(home: Path, store: Store) -> None:
     begin(store, chunks=1)
     store.close()

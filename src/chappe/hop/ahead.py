@@ -19,7 +19,7 @@ from typing import Protocol
 
 from chappe.core.digest import XXH3_128
 from chappe.core.manifest import LEAF_BYTES, FileEntry, Manifest
-from chappe.errors import StoreError
+from chappe.errors import DeltaError, StoreError
 from chappe.hop.disk import Disk
 from chappe.hop.objects import StoredObject
 from chappe.hop.source import SourceState
@@ -128,9 +128,9 @@ class Ahead:
         """Blocking. Raises DeltaError, OSError; StoreError after `stop`."""
         return self._made.result()
 
-    @property
-    def done(self) -> bool:
-        return self._made.done()
+    def succeeds(self) -> bool:
+        """Blocking: how it ends. True also when it was stopped, or worse: `wait` says so."""
+        return not isinstance(self._made.exception(), DeltaError | OSError)
 
     @property
     def failed(self) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from chappe.core.events import Holding
 from chappe.errors import DeltaError, RootMismatchError, StoreError, VersionConflictError
 from chappe.hop import identity, landing, retention
-from chappe.hop.ahead import NOTHING, Ahead, Appliers, Base
+from chappe.hop.ahead import NOTHING, Appliers, Base
 from chappe.hop.becoming import become_full
 from chappe.hop.disk import Disk, store_error
 from chappe.hop.layout import StoreLayout
@@ -225,15 +225,9 @@ class Store:
         ahead = self._appliers.get(held.object_id)
         if ahead is not None:
             ahead.advance()
-            try:
-                return self._become_full(held, ahead, record)
-            except (DeltaError, OSError):  # perhaps there was no room then, or a chunk that has been mended since
-                self._appliers.forget(held.object_id)
-        with self._claim:
-            ahead = self._appliers.begin(held, self._base_of(held))
-        return self._become_full(held, ahead, record)
-
-    def _become_full(self, held: StoredObject, ahead: Ahead, record: LandingRecord) -> StoredObject:
+        if ahead is None or not ahead.succeeds():  # no room then, or a chunk that has been mended since: once more
+            with self._claim:
+                ahead = self._appliers.begin(held, self._base_of(held))
         try:
             return become_full(self, self._disk, held, ahead, record)
         finally:
