@@ -151,7 +151,7 @@ JOIN_CASES = [
         pb.JoinRequest(
             links=pb.LinkReport(
                 samples=[
-                    pb.LinkSample(peer="o1", bytes_per_s=5e6, busy_s=1.5, bytes=7_500_000, streams=1),
+                    pb.LinkSample(peer="o1", bytes_per_s=5e6, busy_s=1.5, bytes=7_500_000, streams=1, tcp=True),
                     pb.LinkSample(peer="w2", sending=True, bytes_per_s=4e6, busy_s=2.0),
                     pb.LinkSample(peer="w3", sending=True, bytes_per_s=0.0, busy_s=2.0),
                     pb.LinkSample(peer="w3", sending=True, bytes=900),  # it always caught up with its source
@@ -162,7 +162,7 @@ JOIN_CASES = [
             "w1",
             7,
             (
-                events.LinkSample("o1", False, 5e6, 1.5, 1, 7_500_000),
+                events.LinkSample("o1", False, 5e6, 1.5, 1, 7_500_000, True),
                 events.LinkSample("w2", True, 4e6, 2.0),
                 events.LinkSample("w3", True, 0.0, 2.0),
                 events.LinkSample("w3", True, 0.0, 0.0, 1, 900),

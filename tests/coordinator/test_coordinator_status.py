@@ -26,6 +26,7 @@ RELAY_KEYS = {
     "name",
     "state",
     "parent",
+    "transport",
     "chain",
     "position",
     "received",

@@ -54,6 +54,29 @@ def test_a_publication_on_its_way() -> None:
     assert ant.reason == "rank 2 of 2 by hop rate 8 Mbit/s (assumed)"
 
 
+def test_what_carries_each_hop_is_what_its_child_says() -> None:
+    machine = fleet()
+    machine.handle(ev.PublishRequested(1, "o", "obj", 7, 1.0, ev.Topology.CHAINS, 0, 100, 2.0), 10.0)
+    machine.handle(ev.Offered("o", 9, "obj", 7, "full", 8_000_000, 8_000_000, 8), 11.0)
+
+    def transports() -> list[tuple[str, str, str]]:
+        return [(r.name, r.parent, r.transport) for r in status_view(machine.state, CONFIG, 12.0).relays]
+
+    def says(worker_id: str, session: int, peer: str, *, sending: bool, tcp: bool) -> None:
+        sample = ev.LinkSample(peer, sending, 1e6, 1.0, 1, 1_000_000, tcp)
+        machine.handle(ev.LinksMeasured(worker_id, session, (sample,)), 12.0)
+
+    assert transports() == [("ant", "bee", ""), ("bee", "origin", "")]
+    says("b", 1, "o", sending=False, tcp=True)
+    says("b", 1, "a", sending=True, tcp=True)  # the parent's word is not asked for
+    assert transports() == [("ant", "bee", ""), ("bee", "origin", "tcp")]
+    says("a", 2, "b", sending=False, tcp=False)
+    says("a", 2, "o", sending=False, tcp=True)  # there is no such hop
+    assert transports() == [("ant", "bee", "grpc"), ("bee", "origin", "tcp")]
+    machine.handle(ev.Hello("b", 3, ev.Role.RELAY, "bee", 2, "b:1", 4e6, 4e6), 13.0)
+    assert transports() == [("ant", "bee", "grpc"), ("bee", "origin", "")]
+
+
 def test_absent_then_lost() -> None:
     machine = fleet()
     machine.handle(ev.SessionLost("a", 2), 1.0)

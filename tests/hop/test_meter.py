@@ -241,3 +241,19 @@ def test_one_whose_source_has_become_slower_for_long_is_not_held_against_the_old
             now += 0.1
             meter.record(50, now)
         assert not meters.look(now)
+
+
+def test_a_sample_says_what_carried_the_payload() -> None:
+    meters = HopMeters(sending=False)
+    first, second = HopMeter(), HopMeter()
+    with meters.measure("a", first):
+        with meters.measure("b", second):
+            second.switched_to_tcp()
+            for meter in (first, second):
+                meter.record(100, 1.0)
+            assert {s.peer: s.tcp for s in meters.take_samples()} == {"a": False, "b": True}
+            second.record(100, 2.0)
+        first.record(100, 2.0)
+        assert {s.peer: s.tcp for s in meters.take_samples()} == {"a": False, "b": True}  # the one that has ended, too
+        first.record(100, 3.0)
+        assert [s.tcp for s in meters.take_samples()] == [False]

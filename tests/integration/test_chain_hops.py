@@ -58,6 +58,7 @@ async def test_every_hop_holds_what_the_origin_has_sent(tmp_path: Path, monkeypa
             await metric_reaches(process, 'relayd_hop_transport{direction="downlink",transport="tcp"}', 1)
         gate.opened.fire()
         result = await publication.wait(1.0, timeout_s=60)
+        await fleet.wait_status(lambda s: all(r.transport == "tcp" for r in s.relays if r.name != "w1"))
         assert result.installed == 4
         assert_same_bytes(fleet, source, *fleet.workers)
 

@@ -128,15 +128,16 @@ def test_a_probe_is_ordered_and_answered() -> None:
 
 
 def test_a_link_report_says_all_of_each_sample() -> None:
-    sample = LinkSample("w", sending=True, bytes_per_s=2.0, busy_s=1.5, streams=3, bytes=9)
+    sample = LinkSample("w", sending=True, bytes_per_s=2.0, busy_s=1.5, streams=3, bytes=9, tcp=True)
     (sent,) = encode_report(LinkReport((sample,))).links.samples
-    assert (sent.peer, sent.sending, sent.bytes_per_s, sent.busy_s, sent.streams, sent.bytes) == (
+    assert (sent.peer, sent.sending, sent.bytes_per_s, sent.busy_s, sent.streams, sent.bytes, sent.tcp) == (
         "w",
         True,
         2.0,
         1.5,
         3,
         9,
+        True,
     )
 
 

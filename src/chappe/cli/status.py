@@ -160,7 +160,7 @@ def _relays(answer: pb.Status) -> Table:
             f"{r.state}, standby" if r.duty == "standby" else r.state,
             f"{r.rank or ''}{' demoted' if r.demoted else ''}",
             f"{r.chain + 1}.{r.position + 1}" if r.chain >= 0 else "",
-            r.parent,
+            f"{r.parent} ({r.transport})" if r.transport else r.parent,
             f"{r.progress:.0%}",
             *(str(v or "") for v in (r.received, r.verified, r.installed)),
             _rate(

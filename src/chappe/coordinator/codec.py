@@ -221,7 +221,7 @@ def _links(report: pb.LinkReport, worker_id: str, session: int) -> events.LinksM
         peer = _identifier(sample.peer, "peer")
         rate, busy_s = _rate(sample.bytes_per_s, "bytes_per_s") or 0.0, _seconds(sample.busy_s, "busy_s")
         streams = max(1, sample.streams)
-        samples.append(events.LinkSample(peer, sample.sending, rate, busy_s, streams, sample.bytes))
+        samples.append(events.LinkSample(peer, sample.sending, rate, busy_s, streams, sample.bytes, sample.tcp))
     return events.LinksMeasured(worker_id, session, tuple(samples))
 
 

@@ -60,6 +60,7 @@ def relay_json(relay: pb.RelayStatus) -> Json:
         "name": relay.name,
         "state": relay.state,
         "parent": relay.parent or None,
+        "transport": relay.transport or None,
         "chain": relay.chain if relay.chain >= 0 else None,
         "position": relay.position if relay.position >= 0 else None,
         "received": relay.received,

@@ -181,7 +181,8 @@ class LinkSample:
     """One hop as one of its ends measured it: goodput while the sender had data to give, for `busy_s` seconds.
 
     `streams` are those of the reporting node in that direction, this one included; `bytes` moved in all. Rate and time
-    are 0 for a hop that always caught up with its source: it was not the limit.
+    are 0 for a hop that always caught up with its source: it was not the limit. `tcp`: the payload travels over a
+    connection of its own, not over gRPC.
     """
 
     peer: str
@@ -190,6 +191,7 @@ class LinkSample:
     busy_s: float
     streams: int = 1
     bytes: int = 0
+    tcp: bool = False
 
 
 @dataclass(frozen=True, slots=True)

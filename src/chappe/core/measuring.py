@@ -94,6 +94,7 @@ class Measuring:
         hop = self._hop(sample.peer, child.worker_id)
         if parent is None or hop is None:
             return
+        child.over_tcp[parent.worker_id] = sample.tcp
         self._got[parent.worker_id, child.worker_id] = Claim(sample, self._context.now)
         claim = self._sent.get((parent.worker_id, child.worker_id))
         said = claim.sample if claim is not None and self._fresh(claim) else None

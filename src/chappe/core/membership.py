@@ -112,7 +112,7 @@ class Membership:
         worker.session, worker.heard_s = event.session, self._context.now
         worker.restored = worker.lapsed = worker.leaving = False
         worker.acknowledged_epoch = event.assignment_epoch
-        worker.holdings, worker.edges = {}, {}
+        worker.holdings, worker.edges, worker.over_tcp = {}, {}, {}
         self._departure.stays(worker)
         self._dialling.joined(worker, event, moved=elsewhere)
         if moved:  # whoever dials it, or may be dialled by it, has to know

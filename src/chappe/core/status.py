@@ -118,6 +118,7 @@ class RelayView:
     rollouts_source: str = ""  # measured, declared; empty: unknown
     duty: str = ""  # active, standby; empty where nobody decides that
     duty_reason: str = ""
+    transport: str = ""  # tcp, grpc: of the hop from the parent; empty: nothing is reported of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,7 @@ def relay_view(
     link = link_of(worker, config.assumed_bytes_per_s, now)
     up, down = (figure(worker, config.assumed_bytes_per_s, now) for figure in (uplink, downlink))
     target = _target(state, worker)
-    parent, chain, position, reason, progress = "", -1, -1, "", 0.0
+    parent, chain, position, reason, progress, transport = "", -1, -1, "", 0.0, ""
     if target is not None:
         member = target.members[worker.worker_id]
         reason = member.failed or member.why
@@ -255,7 +256,9 @@ def relay_view(
             chain, position = place.chain.slot, place.position
             above = target.layout.ancestors(place, 1)
             if above:
-                parent = _name(state, target.origin_id if above[0] == SOURCE else above[0])
+                parent_id = target.origin_id if above[0] == SOURCE else above[0]
+                parent = _name(state, parent_id)
+                transport = {True: "tcp", False: "grpc", None: ""}[worker.over_tcp.get(parent_id)]
     if not reason and rank_of:
         reason = why_placed(link, rank_of, of)
     return RelayView(
@@ -285,6 +288,7 @@ def relay_view(
         duty_reason=worker.duty_reason if config.training is not None else "",
         price_per_hour=worker.price_per_hour,
         rollouts_per_s=rollouts_of(worker),
+        transport=transport,
         rollouts_source="measured" if worker.reported_rollouts_per_s else "declared" if rollouts_of(worker) else "",
     )
 

@@ -53,6 +53,7 @@ class Worker:
     acknowledged_epoch: int = 0
     holdings: dict[str, Holding] = field(default_factory=dict)
     edges: dict[tuple[str, int], HeldEdge] = field(default_factory=dict)
+    over_tcp: dict[str, bool] = field(default_factory=dict)  # by parent: what carries the payload, as reported last
 
     @property
     def peer(self) -> PeerRef:

@@ -158,6 +158,7 @@ class HopMeters:
         self._looked_s: float | None = None
         self._ended: list[Moved] = []  # not reported yet
         self._before: list[Moved] = []  # what open streams moved before they became slow, not reported yet
+        self._over_tcp: set[str] = set()  # peers of streams that have ended with a data connection, not reported yet
         self._end_unseen = False
         self._finished_bytes = 0
 
@@ -173,6 +174,8 @@ class HopMeters:
             del self._open[meter]
             self._finished_bytes += meter.bytes_total
             self._ended.append((peer, *_less(_sums(meter), self._reported[meter])))
+            if meter.transport == TCP:
+                self._over_tcp.add(peer)
             del self._reported[meter], self._looked[meter]
             self._said.pop(meter, None)
             self._kept_up.pop(meter, None)
@@ -238,13 +241,23 @@ class HopMeters:
             if busy_s >= _SLICE_S:
                 self._said[meter] = linked / busy_s
                 self._kept_up.pop(meter, None)
+        over_tcp = {peer for meter, peer in self._open.items() if meter.transport == TCP} | self._over_tcp
+        self._over_tcp = set()
         sums: dict[str, tuple[int, int, float]] = {}
         for peer, moved, linked, busy_s in flowed:
             had = sums.get(peer, (0, 0, 0.0))
             sums[peer] = (had[0] + moved, had[1] + linked, had[2] + busy_s)
         entries = [entry for entry in before if entry[1]] + [(peer, *entry) for peer, entry in sums.items()]
         return [
-            LinkSample(peer, self._sending, linked / busy_s if busy_s > 0 else 0.0, busy_s, len(flowed), moved)
+            LinkSample(
+                peer,
+                self._sending,
+                linked / busy_s if busy_s > 0 else 0.0,
+                busy_s,
+                len(flowed),
+                moved,
+                peer in over_tcp,
+            )
             for peer, moved, linked, busy_s in entries
         ]
 

@@ -94,4 +94,4 @@ class Hops:
         if not noise:
             return sample
         rate = sample.bytes_per_s * self._node.world.random.uniform(1 - noise, 1 + noise)
-        return LinkSample(sample.peer, sample.sending, rate, sample.busy_s, sample.streams, sample.bytes)
+        return LinkSample(sample.peer, sample.sending, rate, sample.busy_s, sample.streams, sample.bytes, sample.tcp)

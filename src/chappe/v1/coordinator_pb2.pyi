@@ -219,20 +219,22 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class LinkSample(_message.Message):
-    __slots__ = ("peer", "sending", "bytes_per_s", "busy_s", "bytes", "streams")
+    __slots__ = ("peer", "sending", "bytes_per_s", "busy_s", "bytes", "streams", "tcp")
     PEER_FIELD_NUMBER: _ClassVar[int]
     SENDING_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     BUSY_S_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
+    TCP_FIELD_NUMBER: _ClassVar[int]
     peer: str
     sending: bool
     bytes_per_s: float
     busy_s: float
     bytes: int
     streams: int
-    def __init__(self, peer: _Optional[str] = ..., sending: _Optional[bool] = ..., bytes_per_s: _Optional[float] = ..., busy_s: _Optional[float] = ..., bytes: _Optional[int] = ..., streams: _Optional[int] = ...) -> None: ...
+    tcp: bool
+    def __init__(self, peer: _Optional[str] = ..., sending: _Optional[bool] = ..., bytes_per_s: _Optional[float] = ..., busy_s: _Optional[float] = ..., bytes: _Optional[int] = ..., streams: _Optional[int] = ..., tcp: _Optional[bool] = ...) -> None: ...
 
 class LinkReport(_message.Message):
     __slots__ = ("samples",)
@@ -676,7 +678,7 @@ class ObjectStatus(_message.Message):
     def __init__(self, object_id: _Optional[str] = ..., kind: _Optional[str] = ..., payload_bytes: _Optional[int] = ..., targeted: _Optional[int] = ..., installed: _Optional[int] = ..., base_root: _Optional[str] = ..., changed_elements: _Optional[int] = ..., compared_elements: _Optional[int] = ..., alarm: _Optional[str] = ...) -> None: ...
 
 class RelayStatus(_message.Message):
-    __slots__ = ("name", "state", "parent", "chain", "position", "received", "verified", "installed", "rank", "downlink_bytes_per_s", "uplink_bytes_per_s", "source", "reason", "worker_id", "address", "progress", "uplink_source", "downlink_source", "uplink_age_s", "downlink_age_s", "demoted", "dialable", "duty", "duty_reason", "price_per_hour", "rollouts_per_s", "rollouts_source")
+    __slots__ = ("name", "state", "parent", "chain", "position", "received", "verified", "installed", "rank", "downlink_bytes_per_s", "uplink_bytes_per_s", "source", "reason", "worker_id", "address", "progress", "uplink_source", "downlink_source", "uplink_age_s", "downlink_age_s", "demoted", "dialable", "duty", "duty_reason", "price_per_hour", "rollouts_per_s", "rollouts_source", "transport")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
@@ -704,6 +706,7 @@ class RelayStatus(_message.Message):
     PRICE_PER_HOUR_FIELD_NUMBER: _ClassVar[int]
     ROLLOUTS_PER_S_FIELD_NUMBER: _ClassVar[int]
     ROLLOUTS_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     parent: str
@@ -731,7 +734,8 @@ class RelayStatus(_message.Message):
     price_per_hour: float
     rollouts_per_s: float
     rollouts_source: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., parent: _Optional[str] = ..., chain: _Optional[int] = ..., position: _Optional[int] = ..., received: _Optional[int] = ..., verified: _Optional[int] = ..., installed: _Optional[int] = ..., rank: _Optional[int] = ..., downlink_bytes_per_s: _Optional[float] = ..., uplink_bytes_per_s: _Optional[float] = ..., source: _Optional[str] = ..., reason: _Optional[str] = ..., worker_id: _Optional[str] = ..., address: _Optional[str] = ..., progress: _Optional[float] = ..., uplink_source: _Optional[str] = ..., downlink_source: _Optional[str] = ..., uplink_age_s: _Optional[float] = ..., downlink_age_s: _Optional[float] = ..., demoted: _Optional[bool] = ..., dialable: _Optional[str] = ..., duty: _Optional[str] = ..., duty_reason: _Optional[str] = ..., price_per_hour: _Optional[float] = ..., rollouts_per_s: _Optional[float] = ..., rollouts_source: _Optional[str] = ...) -> None: ...
+    transport: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., parent: _Optional[str] = ..., chain: _Optional[int] = ..., position: _Optional[int] = ..., received: _Optional[int] = ..., verified: _Optional[int] = ..., installed: _Optional[int] = ..., rank: _Optional[int] = ..., downlink_bytes_per_s: _Optional[float] = ..., uplink_bytes_per_s: _Optional[float] = ..., source: _Optional[str] = ..., reason: _Optional[str] = ..., worker_id: _Optional[str] = ..., address: _Optional[str] = ..., progress: _Optional[float] = ..., uplink_source: _Optional[str] = ..., downlink_source: _Optional[str] = ..., uplink_age_s: _Optional[float] = ..., downlink_age_s: _Optional[float] = ..., demoted: _Optional[bool] = ..., dialable: _Optional[str] = ..., duty: _Optional[str] = ..., duty_reason: _Optional[str] = ..., price_per_hour: _Optional[float] = ..., rollouts_per_s: _Optional[float] = ..., rollouts_source: _Optional[str] = ..., transport: _Optional[str] = ...) -> None: ...
 
 class OriginStatus(_message.Message):
     __slots__ = ("name", "worker_id", "address", "state", "uplink_bytes_per_s", "source", "age_s")

@@ -188,6 +188,7 @@ def encode_links(samples: Iterable[LinkSample]) -> pb.JoinRequest:
                     busy_s=sample.busy_s,
                     bytes=sample.bytes,
                     streams=sample.streams,
+                    tcp=sample.tcp,
                 )
                 for sample in samples
             ]
