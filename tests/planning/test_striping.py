@@ -24,6 +24,14 @@ def test_equal_links_get_no_stripes_and_the_chains_they_always_got(b0: float, wo
     assert plan_chains(b0 * MBIT, links, payload_bytes=64 * MIB).chains == chains
 
 
+def test_equal_uplinks_under_equal_downlinks_are_striped() -> None:
+    """Consumer lines: chains of them are as slow as their uplinks, whoever stands where."""
+    links = links_of(*[10.0] * 8, down=60)
+    striping = plan_striping(90 * MBIT, links, payload_bytes=24 * MIB)
+    assert striping is not None
+    assert striping.plan.rate_bytes_per_s > 1.8 * 10 * MBIT
+
+
 def test_the_issues_fleet_gets_stripes_and_everybody_is_told_why() -> None:
     links = links_of(30, 30, 30, 30, 30, 8, 8, 8, 8)
     striping = plan_striping(90 * MBIT, links, payload_bytes=32 * MIB)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from chappe.planning.fluid import Host
 from chappe.planning.layout import plan_layout
 from chappe.planning.stripes import ACK_SHARE, HEADER_SHARE, StripedPlan, plan_stripes
-from chappe.planning.topology import FILL_S, LARGE, Link, chain_count, equal_links, worker_rate
+from chappe.planning.topology import EQUAL_WITHIN, FILL_S, LARGE, Link, chain_count, equal_links, worker_rate
 from chappe.units import format_duration, format_rate
 
 WORTH = 1.05
@@ -38,7 +38,7 @@ def plan_striping(
     chunk_bytes: int = 1 << 16,
 ) -> Striping | None:
     """The stripes of a fleet, or None where plain chains are as good (equal links, small payloads) or the only way."""
-    if len(links) < 2 or equal_links(links, worker_rate(links), fraction):
+    if len(links) < 2 or (equal_links(links, worker_rate(links), fraction) and _send_all(origin_bytes_per_s, links)):
         return None
     hosts = [Host(k.worker_id, k.uplink_bytes_per_s * k.success, k.downlink_bytes_per_s, k.dialable) for k in links]
     demoted = frozenset(k.worker_id for k in links if k.last)
@@ -62,6 +62,13 @@ def plan_striping(
         f"T({fraction:g}) {format_duration(plan.t_target_s)} expected, plain chains {format_duration(target_s)}"
     )
     return Striping(plan, why, {k.worker_id: _why(plan, k) for k in links})
+
+
+def _send_all(origin_bytes_per_s: float, links: Sequence[Link]) -> bool:
+    """Everybody can pass on all that may come: nobody has to be a tail. Equal uplinks under equal downlinks cannot."""
+    return all(
+        k.uplink_bytes_per_s >= (1 - EQUAL_WITHIN) * min(k.downlink_bytes_per_s, origin_bytes_per_s) for k in links
+    )
 
 
 def _plain_s(
