@@ -5,6 +5,9 @@
 | a joiner, and somebody has applied the delta              | it is fed by that one, the fastest of them |
 | a second joiner                                           | behind the first |
 | the one that feeds it goes                                | another one that has it; without one, the origin |
+| one that is landing the base when the new one is offered  | lands it, and takes the delta then |
+| ... and cannot land it                                    | the full object |
+| one that is receiving the base                            | the same, if less is left than nearly a new version |
 | payload delta: a joiner between acceptance and offer      | not waited for; fed once somebody has the full object |
 | payload delta: a joiner while the delta travels           | the same |
 | payload delta: one of those it is for cannot apply it     | waited for; from somebody who could, else the origin |
@@ -16,7 +19,7 @@
 
 from __future__ import annotations
 
-from lane_rig import BASE, DELTA, DELTA_CHUNKS, FULL, FULL_CHUNKS, Rig, of
+from lane_rig import BASE, DELTA, DELTA_CHUNKS, FULL, FULL_CHUNKS, ROOT, Rig, of
 
 from chappe.core import effects as fx
 from chappe.core import events as ev
@@ -155,3 +158,52 @@ def test_payload_delta_and_whoever_held_the_base_has_gone() -> None:
         Phase.FAILED,
         "payload delta: nobody who holds a base is here any more",
     )
+
+
+NEW, NEW_ROOT, NEW_DELTA = "e" * 32, "xxh3_128:" + "2" * 32, "e1" * 16
+
+
+def publish_third(rig: Rig) -> None:
+    """Version 3, with a delta from version 2."""
+    rig.do(
+        ev.PublishRequested(
+            2, "o", NEW, 3, 1.0, ev.Topology.CHAINS, 0, 1000, 0.0, deltas=(ev.DeltaFrom(ROOT, NEW_DELTA),)
+        )
+    )
+    rig.do(ev.Offered("o", 1, NEW, 3, "full", 1_000_000, 1_000_000, FULL_CHUNKS))
+    rig.do(ev.RootAnnounced("o", 1, NEW, NEW_ROOT))
+    rig.do(ev.Offered("o", 1, NEW_DELTA, 3, "delta", 10_000, 1_000_000, DELTA_CHUNKS, changed_elements=5))
+
+
+def test_one_that_is_landing_the_base_takes_the_delta_then() -> None:
+    for lands in (True, False):
+        rig = Rig("ab")
+        rig.open()
+        rig.holds("a", DELTA, ObjectState.RECEIVED, DELTA_CHUNKS)
+        publish_third(rig)  # a lands, b has not begun
+        assert (rig.stand_in(NEW), rig.stand_in(NEW_DELTA)) == ("", "")
+        if lands:
+            rig.applies("a")
+            assert (rig.stand_in(NEW), rig.stand_in(NEW_DELTA)) == ("", "a")
+        else:
+            cannot(rig, "a")
+            assert "a" in rig.stand_in(FULL)
+            rig.holds("a", FULL, ObjectState.INSTALLED, FULL_CHUNKS)
+            assert rig.stand_in(NEW_DELTA) == "a"
+        rig.applies("b")
+        assert (rig.stand_in(NEW), rig.stand_in(NEW_DELTA)) == ("", "ab")
+
+
+def test_one_that_is_receiving_the_base_in_full_finishes_it_unless_it_has_just_begun() -> None:
+    rig = Rig("a", "xy")
+    rig.open()
+    rig.applies("a")
+    rig.holds("x", FULL, ObjectState.RECEIVING, 20)
+    rig.holds("y", FULL, ObjectState.RECEIVING, 5)
+    publish_third(rig)
+    assert (rig.stand_in(NEW), rig.stand_in(NEW_DELTA)) == ("y", "a")
+    assert "x" in rig.stand_in(FULL)
+    rig.holds("x", FULL, ObjectState.RECEIVED, FULL_CHUNKS)
+    assert rig.stand_in(NEW_DELTA) == "a"
+    rig.holds("x", FULL, ObjectState.VERIFIED, FULL_CHUNKS)
+    assert (rig.stand_in(NEW), rig.stand_in(NEW_DELTA)) == ("y", "ax")

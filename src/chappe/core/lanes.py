@@ -13,7 +13,8 @@ and cannot take it is waited for, and the origin serves it if nobody else can.
 
 Which lanes: each takes its share of the origin's uplink, so there are a few at most. The delta from what was published
 last comes first where anybody can take it, then those that most workers need, who cannot take one of the others; what
-is left goes to those that are away and may come back with what they had.
+is left goes to those that are away and may come back with what they had. Whoever is still receiving or landing a base
+finishes that first, and takes the delta then (see `supersede`).
 
     publish, base proven ──▶ via, promised ──delta offered──▶ in the lane ──▶ landed: holds the full object as well
                                   │                              │
@@ -27,11 +28,10 @@ is left goes to those that are away and may come back with what they had.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from chappe.core.alarms import alarm_of
+from chappe.core.bases import NOTHING, takes
 from chappe.core.context import Context
-from chappe.core.events import DeltaFrom, Holding, Offered, Payload, PublishRequested
+from chappe.core.events import Offered
 from chappe.core.placement import Placement
 from chappe.core.publication import ENDED, RECEIVED, VERIFIED, Member, Phase, Publication
 from chappe.core.reasons import RebuildReason
@@ -39,10 +39,6 @@ from chappe.core.state import FleetState
 from chappe.core.workers import Worker
 
 DELTA, COMPRESSED = "delta", "full-compressed"
-NOTHING = ""
-"""The base of the compressed snapshot: everybody can begin there."""
-ABSENT_S = 3600.0
-"""A worker that was away for longer may wait for a full object when it comes back."""
 
 
 def lanes_of(state: FleetState, main: Publication) -> list[Publication]:
@@ -54,57 +50,6 @@ def lanes_of(state: FleetState, main: Publication) -> list[Publication]:
 def of_version(state: FleetState, main: Publication) -> list[Publication]:
     """Main and lanes."""
     return [main, *lanes_of(state, main)]
-
-
-def proves(worker: Worker, root: str) -> bool:
-    """It has told of a landed version with this root."""
-    return bool(root) and any(h.version and h.root == root for h in worker.holdings.values())
-
-
-def takes(worker: Worker, base_root: str) -> bool:
-    return base_root == NOTHING or proves(worker, base_root)
-
-
-def takers(state: FleetState, base_roots: Iterable[str]) -> list[Worker]:
-    roots = list(base_roots)
-    return [w for w in state.relays if w.placeable and any(takes(w, root) for root in roots)]
-
-
-def may_return_with(state: FleetState, worker: Worker, root: str, now: float) -> bool:
-    """It is away, not for too long, and this is what it had when it was last heard of."""
-    if worker.placeable or worker.drained or now - worker.heard_s > ABSENT_S:
-        return False
-    return proves(worker, root) or any(p.root == root and p.version == worker.verified for p in state.mains)
-
-
-def promised(state: FleetState, deltas: Iterable[DeltaFrom], most: int, now: float) -> dict[str, str]:
-    """Which of the deltas that can be made are wanted: object to base, in the order in which they are preferred."""
-    left = {worker.worker_id: worker for worker in state.relays}
-    wanted: list[tuple[int, int, int, DeltaFrom]] = []
-    for number, delta in enumerate(deltas):
-        root = delta.base_root
-        here = [i for i, worker in left.items() if worker.placeable and takes(worker, root)]
-        away = [i for i, worker in left.items() if may_return_with(state, worker, root, now)]
-        for worker_id in (*here, *away):
-            del left[worker_id]
-        if here or away:
-            wanted.append((number, len(here), len(away), delta))
-    wanted.sort(key=lambda one: (one[0] > 0 or not one[1], -one[1], -one[2], one[0]))
-    return {delta.object_id: delta.base_root for *_, delta in sorted(wanted[:most], key=lambda one: one[0])}
-
-
-def refusal(state: FleetState, event: PublishRequested, lanes_max: int, now: float) -> str:
-    """Why a delta that was insisted on cannot be sent to all; empty when it can, or was not insisted on."""
-    if event.payload is not Payload.DELTA:
-        return ""
-    if not event.deltas:
-        return f"payload delta: {event.no_delta or 'the publisher keeps no base'}"
-    ready = {w.worker_id for w in takers(state, promised(state, event.deltas, lanes_max, now).values())}
-    lacking = sorted(w.name for w in state.relays if w.placeable and w.worker_id not in ready)
-    if not lacking:
-        return ""
-    base = event.deltas[0].base_root
-    return f"payload delta: {', '.join(lacking)} do not hold the base ({base}): publish with payload auto"
 
 
 def waits_for_lane(state: FleetState, main: Publication) -> bool:
@@ -124,11 +69,6 @@ def lane_for(state: FleetState, main: Publication, worker: Worker) -> str:
     if stands or before in able:
         return before
     return able[0] if able else ""
-
-
-def is_for(main: Publication, holdings: Iterable[Holding]) -> bool:
-    """Whoever holds this is one of those that a publication is for: where only deltas are sent, who can take one."""
-    return not main.delta_only or any(h.version and h.root in main.deltas.values() for h in holdings)
 
 
 def enter(state: FleetState, publication: Publication, worker: Worker) -> Publication | None:

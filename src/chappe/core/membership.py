@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from chappe.core.assign import Assignments
+from chappe.core.bases import is_for
 from chappe.core.context import Context
 from chappe.core.deadlines import Deadlines
 from chappe.core.departure import Departure
 from chappe.core.dialling import Dialling
 from chappe.core.effects import Refuse, Replace, Welcome
 from chappe.core.events import Hello, Holding, Role, SessionLost
-from chappe.core.lanes import enter, is_for
+from chappe.core.lanes import enter
 from chappe.core.placement import Placement
 from chappe.core.progress import Progress
 from chappe.core.publication import Member, Phase, Publication

@@ -8,6 +8,7 @@ whom is `supersede`'s, how far workers are is `progress`'s.
 from __future__ import annotations
 
 from chappe.core import striped
+from chappe.core.bases import NOTHING, promised, takers
 from chappe.core.chain import Chain, Layout
 from chappe.core.context import Context
 from chappe.core.demotion import Demotions
@@ -25,7 +26,7 @@ from chappe.core.events import (
     SourceFailed,
     Topology,
 )
-from chappe.core.lanes import NOTHING, Lanes, lane_for, lanes_of, of_version, promised, takers
+from chappe.core.lanes import Lanes, lane_for, lanes_of, of_version
 from chappe.core.manifest import chunk_bytes_for
 from chappe.core.membership import Membership
 from chappe.core.placement import Placement
@@ -327,7 +328,11 @@ class Publishing:
         main = self._context.state.publications.get(publication.main) if publication.main else publication
         if main is None or not main.deltas:
             return 1.0
-        kinds = {member.via for member in main.members.values() if member.counted and member.level == 0}
+        kinds = {
+            member.via
+            for member in main.members.values()
+            if member.counted and not member.deferred and member.level == 0
+        }
         return 1.0 / max(1, len(kinds))
 
     def _striping(self, publication: Publication, links: list[Link]) -> Striping | None:

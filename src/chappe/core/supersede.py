@@ -22,6 +22,8 @@ from chappe.core.reasons import RebuildReason
 from chappe.core.workers import Worker, chunks_held
 
 FINISH_SHARE = 0.5
+FINISH_SHARE_OF_BASE = 0.9
+"""The rest of the older version and a delta from it, against the newer one in full."""
 
 
 def remaining_bytes(publication: Publication, worker: Worker) -> float:
@@ -31,8 +33,14 @@ def remaining_bytes(publication: Publication, worker: Worker) -> float:
     return publication.payload_bytes * (1 - held / publication.chunks_total)
 
 
+def is_base(old: Publication, new: Publication) -> bool:
+    """Whoever has the older version gets the newer one as a delta."""
+    return old.burned and old.root in new.deltas.values()
+
+
 def finishes_first(old: Publication, new: Publication, worker: Worker) -> bool:
-    return worker.superseded or remaining_bytes(old, worker) < FINISH_SHARE * new.payload_bytes
+    share = FINISH_SHARE_OF_BASE if is_base(old, new) else FINISH_SHARE
+    return worker.superseded or remaining_bytes(old, worker) < share * new.payload_bytes
 
 
 class Supersession:
@@ -78,6 +86,8 @@ class Supersession:
             return False
         taken = False
         for worker_id, member in old.members.items():
+            if worker_id in new.members and self._is_landing(old, new, worker_id):
+                self._defer(old, new, worker_id)
             if member.level >= RECEIVED or member.superseded:
                 continue
             if member.via in self._context.state.publications:
@@ -85,13 +95,25 @@ class Supersession:
             worker = self._context.state.workers.get(worker_id)
             if self.is_finishing(old, member, worker) and worker is not None and finishes_first(old, new, worker):
                 if worker_id in new.members:
-                    new.members[worker_id].deferred = True
-                    new.members[worker_id].why = f"finishes version {old.version} first"
-                    self._context.log("finishes_first", "", version=old.version, relay=worker.name, newer=new.version)
+                    self._defer(old, new, worker_id)
                 continue
             taken |= member.counted
             self._supersede(old, member, worker)
         return taken and old.phase is Phase.OPEN
+
+    def _defer(self, old: Publication, new: Publication, worker_id: str) -> None:
+        member = new.members[worker_id]
+        member.deferred, member.why = True, f"finishes version {old.version} first"
+        self._context.log("finishes_first", "", version=old.version, relay=member.name, newer=new.version)
+
+    def _is_landing(self, old: Publication, new: Publication, worker_id: str) -> bool:
+        """It has all of the older version and is about to hold a base of the newer one: then a delta will do."""
+        member, worker = old.members.get(worker_id), self._context.state.workers.get(worker_id)
+        if member is None or worker is None or not (is_base(old, new) and old.active and worker.connected):
+            return False
+        holding = worker.holdings.get(old.object_id)
+        full = holding is not None and holding.state is ObjectState.DISK_FULL
+        return member.level == RECEIVED and not (member.failed or member.superseded or full)
 
     def _supersede(self, old: Publication, member: Member, worker: Worker | None) -> None:
         started = not member.deferred
@@ -120,7 +142,10 @@ class Supersession:
             busy = any(
                 old.version < publication.version
                 and worker.worker_id in old.members
-                and self.is_finishing(old, old.members[worker.worker_id], worker)
+                and (
+                    self.is_finishing(old, old.members[worker.worker_id], worker)
+                    or self._is_landing(old, publication, worker.worker_id)
+                )
                 for old in active
             )
             if not busy:

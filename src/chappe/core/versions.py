@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from chappe.core.bases import refusal
 from chappe.core.effects import PublishErrorKind
 from chappe.core.events import PublishRequested, Role
 from chappe.core.feeding import WAITS
-from chappe.core.lanes import refusal
 from chappe.core.publication import ENDED, LIVE, Publication
 from chappe.core.state import FleetState
 
