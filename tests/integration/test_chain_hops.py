@@ -82,7 +82,7 @@ async def test_memory_does_not_grow_with_the_payload(tmp_path: Path, transport: 
         ) as fleet,
         AsyncPublisher(fleet.address, uplink="10gbit") as publisher,
     ):
-        result = await (await publisher.publish(source, version=1)).wait(1.0, timeout_s=500)
+        result = await (await publisher.publish(source, version=1, payload="full")).wait(1.0, timeout_s=500)
         assert result.installed == 2
         assert result.payload_bytes == 4 << 30
         for process in fleet.workers.values():

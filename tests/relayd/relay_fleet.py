@@ -83,9 +83,9 @@ class FakeCoordinator(coordinator_pb2_grpc.CoordinatorServicer):
             await context.write(pb.JoinReply(refused=pb.Refused(reason=self.refusal)))
             return
         welcome = pb.Welcome(run=self.run, token_key=KEY.public_bytes(), lease_s=5, heartbeat_s=0.1)
-        await context.write(pb.JoinReply(welcome=welcome))
-        self.sessions[first.hello.name] = session
+        self.sessions[first.hello.name] = session  # before its welcome is there: whoever has seen that looks for it
         self.signal.fire()
+        await context.write(pb.JoinReply(welcome=welcome))
         reader = asyncio.create_task(self._read(requests, session))
         try:
             while (reply := await session.replies.get()) is not None:
