@@ -226,7 +226,11 @@ def test_an_ordinary_user_can_do_it_all(tmp_path: Path) -> None:
     path.mkdir()
     os.chown(path, 65534, 65534)
     for parent in tmp_path.parents:
-        if parent.stat().st_mode & 0o001 == 0 and parent.stat().st_uid == 0 and parent.name.startswith(("pytest", "popen")):
+        if (
+            parent.stat().st_mode & 0o001 == 0
+            and parent.stat().st_uid == 0
+            and parent.name.startswith(("pytest", "popen"))
+        ):
             parent.chmod(parent.stat().st_mode | 0o011)
     tmp_path.chmod(0o755)
 
