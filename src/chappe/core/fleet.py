@@ -3,10 +3,11 @@
     shell ──event, now──▶ Fleet.handle ──▶ [Persist..., messages, Assign..., WakeAt] ──▶ shell carries them out
                              │
                              ├─ membership   who is there, departure ├─ placement    who stands where, who feeds whom
-                             ├─ publishing   versions and phases     ├─ repair       complaints about parents
+                             ├─ publishing   versions asked for      ├─ repair       complaints about parents
                              ├─ progress     how far each is         ├─ supersession which version a host finishes
                              ├─ measuring    what links carry        ├─ slow, trial  whose fault a slow hop is
                              ├─ dialling     who can be dialled      ├─ probing      hosts without history
+                             ├─ offering     chains, roots           ├─ ending       what comes to nothing
                              ├─ lanes        who gets a delta        │
                              ├─ training     does it keep the learner busy
                              └─ assignments  desired state, derived at the end from all of it
@@ -24,6 +25,7 @@ from chappe.core.demotion import Demotions
 from chappe.core.departure import Departure
 from chappe.core.dialling import Dialling
 from chappe.core.effects import Edge, Effect, Target, WakeAt
+from chappe.core.ending import Ending
 from chappe.core.events import (
     Acknowledged,
     CancelRequested,
@@ -51,8 +53,10 @@ from chappe.core.events import (
     Tick,
 )
 from chappe.core.lanes import Lanes
+from chappe.core.laying import Laying
 from chappe.core.measuring import Measuring
 from chappe.core.membership import Membership
+from chappe.core.offering import Offering
 from chappe.core.placement import Placement
 from chappe.core.probing import KEY as PROBE_KEY
 from chappe.core.probing import Probing
@@ -107,9 +111,19 @@ class Fleet:
             self._deadlines,
             self._dialling,
         )
-        self._publishing = Publishing(
-            self._context, self._placement, self._supersession, self._membership, self._demotions, self._lanes
+        laying = Laying(self._context)
+        self._ending = Ending(self._context, self._placement, self._supersession, self._membership, self._lanes)
+        self._offering = Offering(
+            self._context,
+            self._placement,
+            self._supersession,
+            self._membership,
+            self._demotions,
+            self._lanes,
+            laying,
+            self._ending,
         )
+        self._publishing = Publishing(self._context, laying, self._ending)
         self._begun = False
         self._wake_s: float | None = None
 
@@ -186,17 +200,17 @@ class Fleet:
             case LeaveRequested():
                 self._leave(event)
             case Offered():
-                self._publishing.offered(event)
+                self._offering.offered(event)
             case RootAnnounced():
-                self._publishing.root_announced(event)
+                self._offering.root_announced(event)
             case SourceFailed():
-                self._publishing.source_failed(event)
+                self._ending.source_failed(event)
             case PublishRequested():
                 self._publishing.requested(event)
             case PublishWatcherLeft():
                 self._publishing.watcher_left(event)
             case CancelRequested():
-                self._publishing.cancel(event)
+                self._ending.cancel(event)
             case DrainRequested():
                 self._departure.drain(event)
             case ForgetRequested():
@@ -208,7 +222,7 @@ class Fleet:
         worker = self._context.of_session(event.worker_id, event.session)
         self._departure.leave(event)
         if worker is not None:
-            self._publishing.origin_gone(worker)
+            self._ending.origin_gone(worker)
 
     def _heard(self, worker_id: str, session: int) -> None:
         worker = self._context.of_session(worker_id, session)
@@ -247,7 +261,7 @@ class Fleet:
                 self._trial.review(worker_id)
             elif kind == "worker" and worker is not None:
                 self._membership.review(worker)
-                self._publishing.origin_lapsed(worker)
+                self._ending.origin_lapsed(worker)
 
     def _settle(self) -> None:
         """Fractions, callers, and versions that are over, until nothing changes any more."""
@@ -262,7 +276,7 @@ class Fleet:
                 self._progress.settle(publication)
                 origin = self.state.workers.get(publication.origin_id)
                 if publication.phase is Phase.CLOSED and origin is not None and origin.lapsed:
-                    self._publishing.origin_lapsed(origin)
+                    self._ending.origin_lapsed(origin)
             if len(self._context.active()) > 1:
                 self._supersession.retire()
                 self._supersession.promote_all()

@@ -1,0 +1,107 @@
+"""Ends what cannot become a version: cancelled, without its source, or without its publisher."""
+
+from __future__ import annotations
+
+from chappe.core.context import Context
+from chappe.core.effects import PublishErrorKind, RequestDone, RequestRefused
+from chappe.core.events import CancelRequested, Role, SourceFailed
+from chappe.core.lanes import Lanes
+from chappe.core.membership import Membership
+from chappe.core.placement import Placement
+from chappe.core.publication import ENDED, LIVE, Phase, Publication
+from chappe.core.reasons import RebuildReason
+from chappe.core.supersede import Supersession
+from chappe.core.workers import Worker
+
+
+class Ending:
+    def __init__(
+        self,
+        context: Context,
+        placement: Placement,
+        supersession: Supersession,
+        membership: Membership,
+        lanes: Lanes,
+    ) -> None:
+        self._context = context
+        self._placement = placement
+        self._supersession = supersession
+        self._membership = membership
+        self._lanes = lanes
+
+    def of_origin(self, worker_id: str, session: int, object_id: str) -> Publication | None:
+        worker = self._context.of_session(worker_id, session)
+        publication = self._context.state.publications.get(object_id)
+        if worker is None or publication is None or publication.origin_id != worker_id:
+            return None
+        return publication
+
+    def source_failed(self, event: SourceFailed) -> None:
+        publication = self.of_origin(event.worker_id, event.session, event.object_id)
+        main = self._lanes.promised_by(event.object_id, event.worker_id)
+        if publication is None and main is not None:
+            self._lanes.withdrawn(main, event.object_id, event.reason)
+            if main.delta_only and self._unfinished(main):
+                self.end(main, Phase.FAILED, f"payload delta: {event.reason}; publish with payload auto")
+        if publication is None or publication.phase in ENDED:
+            return
+        self._context.log("source_failed", event.reason, version=publication.version)
+        publication.source_failed = publication.origin_out = True
+        self._context.touch_all(publication)
+        if publication.burned:
+            self._placement.heal(publication)
+        fed = all(self._placement.fed(publication, c) for c in publication.layout.chains if c.members)
+        carried_on = publication.burned and publication.layout and fed
+        if self._unfinished(publication) and not carried_on and not publication.main:
+            self.end(publication, Phase.FAILED, event.reason)
+
+    @staticmethod
+    def _unfinished(publication: Publication) -> bool:
+        return publication.phase in LIVE or (publication.phase is Phase.SUPERSEDED and not publication.retired)
+
+    def cancel(self, event: CancelRequested) -> None:
+        versions = [p for p in self._context.state.mains if p.version == event.version]
+        running = [p for p in versions if self._unfinished(p)]
+        if running:
+            for publication in running:
+                self.end(publication, Phase.CANCELLED, "on request")
+            self._context.send(RequestDone(event.request))
+        elif not versions:
+            message = f"no publication of version {event.version} is known"
+            self._context.send(RequestRefused(event.request, PublishErrorKind.NOT_FOUND, message))
+        else:
+            message = f"version {event.version} is {versions[-1].phase.value} already: there is nothing to stop"
+            self._context.send(RequestRefused(event.request, PublishErrorKind.CONFLICT, message))
+
+    def end(self, publication: Publication, phase: Phase, reason: str) -> None:
+        """It does not become what was asked for: callers are told, hosts go back to what there was before."""
+        publication.end(phase, reason, self._context.now)
+        self._context.update(publication)
+        self._context.log("ended", reason, version=publication.version, phase=phase.value)
+        self._lanes.end(publication, phase, reason)
+        self._placement.dismiss(publication)
+        self._supersession.restore(publication)
+        self._supersession.promote_all()
+        self._membership.place_all(RebuildReason.RESTORED)
+
+    def origin_lapsed(self, origin: Worker) -> None:
+        """What it had not announced comes to nothing; it is forgotten once nothing waits for it."""
+        if origin.role is not Role.ORIGIN or not origin.lapsed:
+            return
+        mine = self.origin_gone(origin)
+        if any(p.phase is Phase.OPEN or (p.phase is Phase.SUPERSEDED and not p.retired) for p in mine):
+            return
+        self._context.drop_worker(origin)
+        for publication in mine:
+            if publication.layout:
+                self._placement.heal(publication)
+                self._context.touch(publication, {c.members[0] for c in publication.layout.chains if c.members})
+
+    def origin_gone(self, origin: Worker) -> list[Publication]:
+        """It has left or lapsed: what it had not announced comes to nothing. Returns all that it ever published."""
+        mine = [p for p in self._context.state.publications.values() if p.origin_id == origin.worker_id]
+        for publication in mine:
+            if self._unfinished(publication) and not publication.burned and not publication.main:
+                self.end(publication, Phase.FAILED, "its publisher went away before the root was announced")
+            self._lanes.review(publication)
+        return mine
