@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc.aio
 import structlog
@@ -31,7 +31,6 @@ from chappe.core.relay_events import (
     CloseFetch,
     Connected,
     DropObject,
-    EdgeOrder,
     Install,
     InstallEnded,
     Land,
@@ -42,7 +41,6 @@ from chappe.core.relay_events import (
     OpenObject,
     RelayEffect,
     RelayEvent,
-    Removed,
     ReportConnected,
     ReportHolding,
     ReportLost,
@@ -52,32 +50,27 @@ from chappe.core.relay_events import (
     Tick,
 )
 from chappe.core.transfer import Transfer, TransferConfig
-from chappe.errors import StoreError
-from chappe.hop.ahead import follow
-from chappe.hop.guard import AssignedChild
-from chappe.hop.objects import StoredObject
 from chappe.hop.peering import Peering
-from chappe.hop.push import PushEnd
 from chappe.hop.pushes import PushEdge
 from chappe.hop.source import Signal
 from chappe.hop.stall import STALL_FLOOR_S
 from chappe.hop.store import Store
 from chappe.hop.tcp_routes import TcpRoutes
 from chappe.v1 import coordinator_pb2 as pb
-from chappe.v1.relay_pb2 import EndReason
 from chappe.wire.frames import PROTOCOL_VERSION
 from chappe.wire.relay_messages import LinkReport, Node, Welcomed, encode_hello
+from relayd.children import assigned_children, log_push
 from relayd.config import InstallHook
 from relayd.control import Control
-from relayd.edges import Fetches, watch
+from relayd.edges import Fetches
 from relayd.engine import DutyView, Engine
 from relayd.landings import Landings, restored
 from relayd.local import LandedView
 from relayd.metrics import Reading, RelaydMetrics
+from relayd.objects import Objects
+from relayd.tasks import Tasks
 
 log = structlog.get_logger()
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,27 +105,29 @@ class Relay:
         self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.landed = Signal()
         self.metrics = RelaydMetrics(self._read)
+        self._tasks = Tasks(self.stopped)
         self._store = store
         self._options = options
         self._describe = describe
         self._peering = peering = Peering(
             store.worker_id,
             open_channel=dial_peer,
-            spawn=self._watch_task,
-            on_push_end=_log_push,
+            spawn=self._tasks.watch,
+            on_push_end=log_push,
             limit_uplink_bytes_per_s=options.limit_uplink_bytes_per_s,
             limit_downlink_bytes_per_s=options.limit_downlink_bytes_per_s,
             stall_floor_s=options.stall_timeout_s,
         )
-        self._guard, self._catalog, self.service = peering.guard, peering.catalog, peering.service
+        self._guard, self.service = peering.guard, peering.service
+        self._objects = Objects(store, peering, self._tasks, self.handle)
         config = TransferConfig(options.hook.mode, options.install_timeout_s)
         self.machine = Transfer(config, (restored(held) for held in store.objects().values()), random.random)
         self._fetches = Fetches(
-            open_object=self._open_object,
+            open_object=self._objects.open,
             open_channel=dial_peer,
             on_event=self.handle,
             on_mismatch=self.metrics.verify_failures.inc,
-            spawn=self._watch_task,
+            spawn=self._tasks.watch,
             downlink=peering.downlink,
             meters=peering.received,
             inbox=peering.inbox,
@@ -144,7 +139,7 @@ class Relay:
             store=store,
             command=options.hook.command,
             timeout_s=options.install_timeout_s,
-            in_thread=self._in_thread,
+            in_thread=self._tasks.in_thread,
             on_event=self.handle,
             install_seconds=self.metrics.install_seconds.observe,
             base_store=options.base_store,
@@ -155,39 +150,32 @@ class Relay:
             hello=self._hello,
             on_welcome=self._on_welcome,
             on_event=self.handle,
-            on_probe=lambda order: self._spawn(f"probe {order.order}", self._probe(order)),
+            on_probe=lambda order: self._tasks.spawn(f"probe {order.order}", self._probe(order)),
         )
         self.engine = Engine(self._control.report)
         self._inbox: deque[RelayEvent] = deque()
         self._handling = False
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._threads: set[asyncio.Future[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         for held in self._store.objects().values():
-            self._serve(held)
-        self._spawn("control", self._control.run())
-        self._spawn("link reports", self._peering.report_links(lambda s: self._control.report(LinkReport(s))))
+            self._objects.serve(held)
+        self._tasks.spawn("control", self._control.run())
+        self._tasks.spawn("link reports", self._peering.report_links(lambda s: self._control.report(LinkReport(s))))
 
     @property
     def tasks(self) -> frozenset[asyncio.Task[None]]:
         """What runs now, by name: fetches, landings, the hook, the stream to the coordinator."""
-        return frozenset(self._tasks)
+        return self._tasks.running
 
     async def close(self, grace_s: float) -> bool:
         """Stop all work. False when a thread is still at it after the grace: the store must then not be closed."""
         if self._timer is not None:
             self._timer.cancel()
         self.service.leave()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._threads:
-            await asyncio.wait(self._threads, timeout=grace_s)
-        return not self._threads
+        return await self._tasks.close(grace_s)
 
     def handle(self, event: RelayEvent) -> None:
         """The one door. An event that comes while effects are carried out waits for its turn."""
@@ -221,22 +209,22 @@ class Relay:
             case ReportHolding() | ReportConnected() | ReportLost() | Acknowledge() | AskToLeave():
                 self._control.report(effect)
             case OpenObject(object_id):
-                self._try(lambda: self._open_object(object_id), f"opening object {object_id}")
+                self._objects.attempt(lambda: self._objects.open(object_id), f"opening object {object_id}")
             case ResetObject(object_id):
-                self._try(lambda: self._reset_object(object_id), f"resetting object {object_id}")
+                self._objects.attempt(lambda: self._objects.reset(object_id), f"resetting object {object_id}")
             case DropObject(object_id):
-                self._try(lambda: self._drop_object(object_id), f"dropping object {object_id}")
+                self._objects.attempt(lambda: self._objects.drop(object_id), f"dropping object {object_id}")
             case AdmitChildren(edges):
                 pushes = (PushEdge(e.object_id, e.stripe, push) for e in edges for push in e.pushes)
-                self._peering.assign(_children(edges), pushes)
+                self._peering.assign(assigned_children(edges), pushes)
             case Land():
-                self._spawn(f"landing {effect.version}", self._landings.land(effect))
+                self._tasks.spawn(f"landing {effect.version}", self._landings.land(effect))
             case Mend(object_id):
-                self._spawn(f"mending {object_id}", self._landings.mend(object_id))
+                self._tasks.spawn(f"mending {object_id}", self._landings.mend(object_id))
             case Install(version, previous):
-                self._spawn(f"install {version}", self._landings.install(version, previous))
+                self._tasks.spawn(f"install {version}", self._landings.install(version, previous))
             case Retain(objects, versions):
-                self._try(lambda: self._retain(objects, versions), "retention")
+                self._objects.attempt(lambda: self._objects.retain(objects, versions), "retention")
             case WakeAt(time_s):
                 self._wake_at(time_s)
             case Log(event, reason, fields):
@@ -247,83 +235,16 @@ class Relay:
                 if not self.stopped.done():
                     self.stopped.set_result(None)
 
-    # ---- tasks, threads and time -----------------------------------------------------------------------------------
-
-    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        self._watch_task(name, asyncio.create_task(work))
-
-    def _watch_task(self, name: str, task: asyncio.Task[None]) -> None:
-        """A task that fails ends the daemon: nothing here fails in a way that it could go on from."""
-        task.set_name(name)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not self.stopped.done():
-            self.stopped.set_exception(error)
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Run it to its end, even when the caller is cancelled: `close` waits for it."""
-        future = asyncio.get_running_loop().run_in_executor(None, work)
-        self._threads.add(future)
-        future.add_done_callback(self._threads.discard)
-        return await asyncio.shield(future)
+    # ---- time -----------------------------------------------------------------------------------------------------
 
     def _wake_at(self, time_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         delay_s = max(0.0, time_s - boot_now())
-        self._timer = asyncio.get_running_loop().call_later(delay_s, lambda: self._spawn("tick", self._tick()))
+        self._timer = asyncio.get_running_loop().call_later(delay_s, lambda: self._tasks.spawn("tick", self._tick()))
 
     async def _tick(self) -> None:
         self.handle(Tick())
-
-    def _try(self, work: Callable[[], object], what: str) -> None:
-        """What fails here shows again, with a consequence, when the object is next used."""
-        try:
-            work()
-        except StoreError as error:
-            log.warning("store_trouble", doing=what, problem=str(error))
-
-    # ---- objects ---------------------------------------------------------------------------------------------------
-
-    def _open_object(self, object_id: str) -> StoredObject:
-        held = self._store.create(object_id)
-        if self._catalog.get(object_id) is not held:
-            self._serve(held)
-        return held
-
-    def _serve(self, held: StoredObject) -> None:
-        self._catalog.add(held)
-        self._spawn(f"watch {held.object_id}", watch(held, self.handle))
-        self._spawn(f"apply {held.object_id}", follow(self._store, held, _log_unapplied))
-
-    def _reset_object(self, object_id: str) -> None:
-        self._catalog.remove(object_id)
-        self._store.discard(object_id)
-        self._open_object(object_id)
-
-    def _drop_object(self, object_id: str) -> None:
-        self._catalog.remove(object_id)
-        self._guard.forget(object_id)
-        self._store.discard(object_id)
-
-    def _retain(self, objects: tuple[str, ...], versions: tuple[int, ...]) -> None:
-        gone = self._store.retain(objects, versions)
-        for object_id in gone.objects:
-            self._catalog.remove(object_id)
-            self._guard.forget(object_id)
-        if gone.objects or gone.versions:
-            log.info("retention", removed_versions=list(gone.versions))
-            self.handle(Removed(gone.objects))
-            self._spawn("emptying the trash", self._empty_trash())
-
-    async def _empty_trash(self) -> None:
-        try:
-            await self._in_thread(self._store.empty_trash)
-        except OSError as error:
-            log.warning("store_trouble", doing="emptying the trash", problem=str(error))
 
     # ---- the coordinator -------------------------------------------------------------------------------------------
 
@@ -394,28 +315,3 @@ class Relay:
             standby=self.engine.duty.duty == "standby",
             hops={"downlink": received.transports(), "uplink": streams.meters.transports()},
         )
-
-
-def _log_unapplied(reason: str) -> None:
-    log.info("not_applied_ahead", reason=reason)
-
-
-def _log_push(edge: PushEdge, end: PushEnd) -> None:
-    log.info(
-        "push_ended",
-        object_id=edge.object_id,
-        child=edge.order.child.name,
-        address=edge.order.child.address,
-        reason=EndReason.Name(end.reason).removeprefix("END_REASON_").lower(),
-        detail=end.detail,
-    )
-
-
-def _children(edges: tuple[EdgeOrder, ...]) -> list[AssignedChild]:
-    return [
-        AssignedChild(
-            edge.object_id, edge.stripe, slot.slot, slot.child.worker_id, slot.child.name, slot.generation, slot.epoch
-        )
-        for edge in edges
-        for slot in edge.children
-    ]
