@@ -58,15 +58,34 @@ def test_an_origin_that_keeps_up_with_a_head_is_not_the_limit(fleet: Script) -> 
     assert b0_mbit(fleet) == 0
 
 
-def test_a_hop_that_kept_up_with_its_source_is_not_slow(fleet: Script) -> None:
-    """Its run of slow samples is over, and neither link has anything to answer for."""
-    party = fleet.party("a")
-    seen = []
-    for rate, busy_s in [(20 * MBIT, 0.5)] * 3 + [(0.0, 0.0)]:
+def test_a_moment_in_which_a_hop_kept_up_with_its_source_ends_nothing(fleet: Script) -> None:
+    """A slow link has such moments, too; and what its sender said of two streams holds on."""
+    party, origin = fleet.party("a"), fleet.party("o")
+    for rate, busy_s in [(20 * MBIT, 0.5)] * 3 + [(0.0, 0.0), (20 * MBIT, 0.0)]:
         fleet.do_wait("0.5")
+        fleet.tell(LinksMeasured(origin.worker_id, origin.session, (LinkSample("id-a", True, rate, busy_s, 3),)))
         fleet.tell(LinksMeasured(party.worker_id, party.session, (LinkSample("id-o", False, rate, busy_s),)))
-        (hop,) = fleet.fleet._slow._hops.values()
-        seen.append(hop.low)
-    assert seen == [True, True, True, False]
+    (hop,) = fleet.fleet._slow._hops.values()
+    assert hop.low
+    assert fleet.fleet._measuring._sent["id-o", "id-a"].sample.bytes_per_s == 20 * MBIT
     links = fleet.fleet.state.workers["id-a"].links
     assert (links.down.bytes_per_s, b0_mbit(fleet)) == (0.0, 0.0)
+
+
+def test_what_was_carried_beside_another_stream_is_no_measure_of_an_uplink() -> None:
+    """The sender had two for a second, and says nothing of that any more when the receiver reports its two seconds."""
+    script = Script()
+    script.play("relay a b up=200mbit down=100mbit\norigin o up=100mbit\npublish o v=1 chains=1\n")
+    script.play("offer o 1 bytes=1000000000\nreceiving 1 a b chunks=10\nhop a b got=95mbit times=3\n")
+    a, b = script.party("a"), script.party("b")
+    script.do_wait("1")
+    script.tell(LinksMeasured(a.worker_id, a.session, (LinkSample("id-b", True, 80 * MBIT, 1.0, 2),)))
+    script.do_wait("1")
+    script.tell(LinksMeasured(a.worker_id, a.session, (LinkSample("id-b", True, 95 * MBIT, 0.5, 1),)))
+    before = script.fleet.state.workers["id-a"].links.up.bytes_per_s
+    script.tell(
+        LinksMeasured(
+            b.worker_id, b.session, (LinkSample("id-o", False, 0.0, 0.0), LinkSample("id-a", False, 80 * MBIT, 2.0))
+        )
+    )
+    assert script.fleet.state.workers["id-a"].links.up.bytes_per_s == before

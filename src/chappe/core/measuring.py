@@ -33,6 +33,9 @@ from chappe.core.workers import Worker
 
 CLAIM_S = 5.0
 """Two reports of one hop within this time speak of the same seconds: they are sent every 2 s, or more often."""
+REPORT_S = (
+    2.0  # the longest time between two reports (`chappe.hop.reports`): an end may not have told the last news yet
+)
 EXPLAINED = 0.9
 CONTRADICTED = 1.5
 AGREED = 0.9  # what has arrived of what an origin says that it sent: from here on it is the same seconds
@@ -54,6 +57,7 @@ class Measuring:
         self._shedding = shedding
         self._sent: dict[tuple[str, str], Claim] = {}  # sender, receiver: what the sender said last
         self._got: dict[tuple[str, str], Claim] = {}  # and the receiver
+        self._shared: dict[str, float] = {}  # sender: when it had several streams last
         self._saved: dict[str, tuple[float, float, float]] = {}  # worker: up, down, when
 
     def links_measured(self, event: LinksMeasured) -> None:
@@ -61,17 +65,21 @@ class Measuring:
         if worker is None:
             return
         for sample in event.samples:
-            if sample.sending:
+            if sample.sending and sample.streams > 1:
+                self._shared[worker.worker_id] = self._context.now
+            if sample.sending and _measured(sample):
                 self._sent[worker.worker_id, sample.peer] = Claim(sample, self._context.now)
-            else:
+            elif not sample.sending:
                 self._received(worker, sample)
         self._shedding.sent(worker, [sample for sample in event.samples if sample.sending])
         if worker.role is Role.ORIGIN:
-            newest = {s.peer: s for s in event.samples if s.sending}  # of one that has become slow there are two
+            # of one that has become slow there are two
+            newest = {s.peer: s for s in event.samples if s.sending and _measured(s)}
             self._origin_sent(worker, list(newest.values()))
         if len(self._sent) + len(self._got) > 8 * len(self._context.state.workers) + 64:
             self._sent = {key: claim for key, claim in self._sent.items() if self._fresh(claim)}
             self._got = {key: claim for key, claim in self._got.items() if self._fresh(claim)}
+            self._shared = {w: s for w, s in self._shared.items() if self._context.now - s <= SAVE_S}
 
     def _fresh(self, claim: Claim | None) -> bool:
         return claim is not None and self._context.now - claim.time_s <= CLAIM_S
@@ -95,14 +103,14 @@ class Measuring:
         if parent is None or hop is None:
             return
         child.over_tcp[parent.worker_id] = sample.tcp
+        if not _measured(sample):
+            return
         self._got[parent.worker_id, child.worker_id] = Claim(sample, self._context.now)
         claim = self._sent.get((parent.worker_id, child.worker_id))
         said = claim.sample if claim is not None and self._fresh(claim) else None
-        if said is not None and said.busy_s <= 0:
-            said = None  # it had nothing to wait for: that says nothing of the hop
         if not hop[0].stripes.plain:
             return  # its rate is its stripe's, of links that several share
-        told = sample.streams > 1 or (said is not None and said.streams > 1 and parent.role is Role.RELAY)
+        told = sample.streams > 1 or (parent.role is Role.RELAY and self._shared_by(parent, said, sample.busy_s))
         if told or self._busy_twice(parent, sending=True) or self._busy_twice(child, sending=False):
             return
         rate = sample.bytes_per_s if said is None else min(sample.bytes_per_s, said.bytes_per_s)
@@ -113,11 +121,15 @@ class Measuring:
         judged = hop[0].topology is not Topology.STAR  # the hops of a star share one uplink, and nobody can be moved
         if judged and self._slow.judge(*hop, HopSample(parent, child, rate, sample.busy_s, known, contradicted)):
             return
-        if sample.busy_s <= 0:
-            return  # it kept up with its source: nothing was the limit
         self._attribute(parent, child, rate, sample.busy_s, up, down)
         if parent.role is Role.RELAY:
             self._demotions.sent(parent, sample.bytes_per_s, sample.busy_s)
+
+    def _shared_by(self, sender: Worker, said: LinkSample | None, busy_s: float) -> bool:
+        """It says that it has several streams, or had them in the time that the receiver's sample tells of."""
+        shared_s = self._shared.get(sender.worker_id)
+        within = shared_s is not None and self._context.now - shared_s <= busy_s + REPORT_S
+        return within or (said is not None and said.streams > 1)
 
     def _busy_twice(self, worker: Worker, *, sending: bool) -> bool:
         """It has two versions to carry at once: how they share its link says nothing about the link."""
@@ -202,6 +214,12 @@ class Measuring:
                 return
         self._saved[worker.worker_id] = (up, down, now)
         self._context.persist_worker(worker)
+
+
+def _measured(sample: LinkSample) -> bool:
+    """The others come from hops that kept up with their source. They say what carries a hop, and nothing of its links,
+    also not that what was said before is over: a slow link has such moments (seeds 645, 7832, 8463)."""
+    return sample.busy_s > 0 and sample.bytes_per_s > 0
 
 
 def _fed_for_another(worker: Worker, parent: str, object_id: str) -> bool:
