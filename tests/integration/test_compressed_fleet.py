@@ -97,7 +97,13 @@ async def test_deltas_to_those_with_a_base(fleet: LocalFleet, tmp_path: Path) ->
         await fleet.start_relay(RelaySpec("slow", SLOW))  # v1 takes a minute
         await fleet.wait_joined("slow")
         await publisher.publish(two)
-        status = await fleet.wait_status(lambda s: s.publications[0].version == 2 and s.publications[0].installed == 2)
+        status = await fleet.wait_status(
+            lambda s: (
+                s.publications[0].version == 2
+                and s.publications[0].installed == 2
+                and any(p.kind == "full-compressed" for p in s.publications[0].payloads)  # it is made after the delta
+            )
+        )
         shown = status.publications[0]
         assert {p.kind: (p.targeted, p.installed) for p in shown.payloads} == {
             "full-compressed": (1, 0),
