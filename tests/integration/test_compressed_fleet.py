@@ -34,7 +34,7 @@ ELEMENTS = 3 << 20
 RATE = "16mbit"
 THIN = ("--downlink", RATE, "--uplink", RATE, "--limit-downlink", RATE, "--limit-uplink", RATE)  # so probes say, too
 
-SLOW = (*HTTP, "--downlink", "0.5mbit", "--limit-downlink", "0.5mbit")
+SLOW = (*HTTP, "--downlink", "0.1mbit", "--limit-downlink", "0.1mbit")
 
 
 def weights(folder: Path, seed: int, *, changed: Path | None = None) -> Path:
@@ -94,7 +94,7 @@ async def test_deltas_to_those_with_a_base(fleet: LocalFleet, tmp_path: Path) ->
     two = weights(tmp_path / "v2", 2, changed=one)
     async with AsyncPublisher(fleet.address) as publisher:
         await (await publisher.publish(one)).wait(timeout_s=120)
-        await fleet.start_relay(RelaySpec("slow", SLOW))  # v1 takes a minute
+        await fleet.start_relay(RelaySpec("slow", SLOW))  # v1 takes minutes: it has next to nothing of it
         await fleet.wait_joined("slow")
         await publisher.publish(two)
         status = await fleet.wait_status(

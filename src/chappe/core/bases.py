@@ -12,10 +12,12 @@ from functools import partial
 from chappe.core.events import DeltaFrom, Holding, Payload, PublishRequested
 from chappe.core.publication import VERIFIED, Publication
 from chappe.core.state import FleetState
-from chappe.core.workers import Worker
+from chappe.core.workers import Worker, chunks_held
 
 NOTHING = ""
 """The base of the compressed snapshot: everybody can begin there."""
+FINISH_SHARE_OF_BASE = 0.9
+"""The rest of the older version and a delta from it, against the newer one in full."""
 ABSENT_S = 3600.0
 """A worker that was away for longer may wait for a full object when it comes back."""
 
@@ -59,8 +61,12 @@ class _Base:
 
 
 def _heads_for(worker: Worker, publication: Publication) -> bool:
+    """It will have finished this one when the next comes, or finishes it first."""
     member = publication.members.get(worker.worker_id)
-    return member is not None and member.level < VERIFIED and not (member.failed or member.superseded)
+    if member is None or member.level >= VERIFIED or member.failed or member.superseded:
+        return False
+    held = chunks_held(worker.holdings.get(publication.object_id), publication.chunks_total)
+    return worker.superseded or held > (1 - FINISH_SHARE_OF_BASE) * publication.chunks_total
 
 
 def promised(state: FleetState, deltas: Iterable[DeltaFrom], most: int, now: float) -> dict[str, str]:

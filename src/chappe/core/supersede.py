@@ -11,6 +11,7 @@ those it took come back to the older one.
 
 from __future__ import annotations
 
+from chappe.core.bases import FINISH_SHARE_OF_BASE
 from chappe.core.bridging import cut_off
 from chappe.core.chain import Place
 from chappe.core.context import Context
@@ -22,8 +23,6 @@ from chappe.core.reasons import RebuildReason
 from chappe.core.workers import Worker, chunks_held
 
 FINISH_SHARE = 0.5
-FINISH_SHARE_OF_BASE = 0.9
-"""The rest of the older version and a delta from it, against the newer one in full."""
 
 
 def remaining_bytes(publication: Publication, worker: Worker) -> float:
