@@ -57,7 +57,7 @@ class Measuring:
         self._shedding = shedding
         self._sent: dict[tuple[str, str], Claim] = {}  # sender, receiver: what the sender said last
         self._got: dict[tuple[str, str], Claim] = {}  # and the receiver
-        self._shared: dict[str, float] = {}  # sender: when it had several streams last
+        self._shared: dict[tuple[str, bool], float] = {}  # worker, sending: when it had several streams last
         self._saved: dict[str, tuple[float, float, float]] = {}  # worker: up, down, when
 
     def links_measured(self, event: LinksMeasured) -> None:
@@ -65,8 +65,8 @@ class Measuring:
         if worker is None:
             return
         for sample in event.samples:
-            if sample.sending and sample.streams > 1:
-                self._shared[worker.worker_id] = self._context.now
+            if sample.streams > 1:
+                self._shared[worker.worker_id, sample.sending] = self._context.now
             if sample.sending and _measured(sample):
                 self._sent[worker.worker_id, sample.peer] = Claim(sample, self._context.now)
             elif not sample.sending:
@@ -110,7 +110,8 @@ class Measuring:
         said = claim.sample if claim is not None and self._fresh(claim) else None
         if not hop[0].stripes.plain:
             return  # its rate is its stripe's, of links that several share
-        told = sample.streams > 1 or (parent.role is Role.RELAY and self._shared_by(parent, said, sample.busy_s))
+        told = self._shared_by(child, sample, sample.busy_s, sending=False)
+        told = told or (parent.role is Role.RELAY and self._shared_by(parent, said, sample.busy_s, sending=True))
         if told or self._busy_twice(parent, sending=True) or self._busy_twice(child, sending=False):
             return
         rate = sample.bytes_per_s if said is None else min(sample.bytes_per_s, said.bytes_per_s)
@@ -125,9 +126,9 @@ class Measuring:
         if parent.role is Role.RELAY:
             self._demotions.sent(parent, sample.bytes_per_s, sample.busy_s)
 
-    def _shared_by(self, sender: Worker, said: LinkSample | None, busy_s: float) -> bool:
-        """It says that it has several streams, or had them in the time that the receiver's sample tells of."""
-        shared_s = self._shared.get(sender.worker_id)
+    def _shared_by(self, worker: Worker, said: LinkSample | None, busy_s: float, *, sending: bool) -> bool:
+        """It says that it has several streams, or had them in the time that the samples of both ends tell of."""
+        shared_s = self._shared.get((worker.worker_id, sending))
         within = shared_s is not None and self._context.now - shared_s <= busy_s + REPORT_S
         return within or (said is not None and said.streams > 1)
 

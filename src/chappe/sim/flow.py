@@ -74,7 +74,7 @@ class Stream:
         self.spoiled: int | None = None  # a chunk that goes wrong on the way
         self.view: View | None = None
         self.track = Track([], agenda.now, self._take)
-        self.ended = False  # for the child
+        self.begun = self.ended = False  # for the child
         self.wanted = RangeSet()
         self._live: list[tuple[int, int, int]] = []  # own position, parent's position, length
         self._fixed = 0  # how much of the plan the parent has anyway
@@ -86,11 +86,12 @@ class Stream:
     # ---- the child's side of its beginning and end -----------------------------------------------------------------
 
     def begin(self, view: View) -> None:
-        """The first message came: from here on data flows."""
+        """The first message came: from here on data flows. A child that was paused has more to read than that."""
+        self.begun = True
         self.copy.settle(self.agenda.now)
         self.wanted = RangeSet(self.copy.held.missing(0, self.copy.object.chunks_total))
         self.copy.track, self.copy.upstream = self.track, self.source
-        self.see(view)
+        self.see(self.view if self.view is not None else view)
 
     def stop(self) -> None:
         """Nothing moves any more."""
@@ -111,6 +112,8 @@ class Stream:
         if self.ended:
             return
         self.view = view
+        if not self.begun:
+            return
         if view.header and not self.copy.header:
             self.copy.header = True
             self.child.progress(self.copy)
@@ -123,7 +126,8 @@ class Stream:
         if self.ended or view is None or view.plan is not plan:
             return
         view.position, view.since_s, view.rate = position, self.agenda.now, rate
-        self.move()
+        if self.begun:
+            self.move()
 
     def replan(self) -> None:
         """What to take in which order, by what the parent has and gets now."""
