@@ -197,6 +197,29 @@ async def test_a_failed_write_stops_the_runner_and_says_nothing(rig: Rig) -> Non
     assert len(rig.machine.seen) == 2
 
 
+@pytest.mark.parametrize("where", ["rows", "disk"])
+async def test_an_error_that_nobody_thought_of_stops_it_while_it_writes(
+    rig: Rig, where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No call waits for ever for a writer that is no more."""
+
+    def broken(*_: object) -> None:
+        raise KeyError("member w9")
+
+    rig.machine.script = lambda _event: [fx.PersistPublication("o"), done(1)]
+    rig.disk.may_go.set()
+    if where == "rows":
+        monkeypatch.setattr(rig.machine, "publication_rows", broken)
+    else:
+        monkeypatch.setattr(rig.runner, "_write", broken)
+    with pytest.raises(RunnerStoppedError, match="member w9"):
+        async with asyncio.timeout(30):
+            await rig.runner.submit(event(1))
+    assert rig.runner.stopped.is_set()
+    assert rig.delivered == []
+    await rig.runner.close()
+
+
 async def test_a_machine_that_raises_stops_the_runner(rig: Rig) -> None:
     def broken(_event: Event) -> list[Effect]:
         raise AssertionError("two children")

@@ -159,13 +159,16 @@ class Runner:
             entries, self._pending = self._pending, []
             self._hurry.clear()
             if any(entry.must_write for entry in entries):
-                batch = self._batch(entries)
                 try:
-                    await loop.run_in_executor(self._writer, self._write, batch)
-                except StoreError as error:
+                    await loop.run_in_executor(self._writer, self._write, self._batch(entries))
+                except BaseException as error:
+                    # Also what nobody has thought of: callers would wait for ever for a writer that is no more.
                     self._pending = entries + self._pending
-                    self._fail(error)
-                    return
+                    if isinstance(error, StoreError):
+                        self._fail(error)
+                        return
+                    self._fail(RunnerStoppedError(f"what was decided could not be written: {error!r}"))
+                    raise
             self._deliver_all(entries)
         self._writing = None
 
@@ -234,5 +237,5 @@ class Runner:
         """Take no more events, write what is pending. A fleet that hears of its own shutdown would repair it."""
         self._stop_taking()
         if self._writing is not None:
-            await self._writing
+            await asyncio.wait([self._writing])  # if it has failed, `failure` says so
         self._writer.shutdown()
