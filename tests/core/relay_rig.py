@@ -6,22 +6,29 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from chappe.core.effects import Log, PeerRef, Target, WakeAt
+from chappe.core.events import ObjectState
 from chappe.core.installing import InstallMode
+from chappe.core.reasons import ParentLossReason as Loss
 from chappe.core.relay_events import (
     Assigned,
     Assignment,
     CloseFetch,
+    Connected,
     DropObject,
     EdgeOrder,
+    FetchConnected,
     FetchEnded,
     Install,
     InstallEnded,
     Land,
     Landed,
     LandFailed,
+    LocalFault,
     OpenFetch,
+    Progress,
     RelayEffect,
     RelayEvent,
+    ReportHolding,
     Restored,
     Source,
     Stop,
@@ -138,3 +145,34 @@ class Rig:
 
 def of(effects: Iterable[RelayEffect], kind: type[T]) -> list[T]:
     return [e for e in effects if isinstance(e, kind)]
+
+
+P, F1, F2 = source("p"), source("f1"), source("f2")
+ALL = ((0, 8),)
+
+
+def states(effects: list[RelayEffect]) -> list[ObjectState]:
+    return [r.holding.state for r in of(effects, ReportHolding)]
+
+
+def fetching(install: InstallMode = InstallMode.NONE) -> Rig:
+    """A relay that is receiving A from p, with two fallbacks."""
+    rig = Rig(install)
+    rig.do(Connected())
+    rig.assign(target(), order(parent=P, fallbacks=(F1, F2)))
+    rig.do(FetchConnected(rig.fetch().fetch))
+    rig.do(Progress(A, ((0, 3),), 8))
+    return rig
+
+
+def lose(
+    rig: Rig, reason: Loss | LocalFault | None, progressed: bool = False, rejected: tuple[int, ...] = ()
+) -> list[RelayEffect]:
+    return rig.do(FetchEnded(rig.fetch().fetch, reason, "it said so", rejected, progressed))
+
+
+def landed(rig: Rig, object_id: str = A, version: int = 1, root: str = ROOT_A) -> list[RelayEffect]:
+    """Bring an object that is a target all the way to its landing."""
+    rig.do(Progress(object_id, ALL, 8))
+    rig.assign(target(object_id, version, root))
+    return rig.do(Landed(object_id))
