@@ -7,7 +7,8 @@ Three slabs of 2 MiB are all the memory there is: while the loop has not taken w
 TCP stops the parent. The thread checks the form of a frame and nothing else: what was asked for, and whether the digest
 is the page's, is for the loop (`chappe.hop.receive`), which alone touches the store.
 
-On a slow link the kernel wakes the thread once for a chunk, not once for a packet (SO_RCVLOWAT).
+On a slow link the kernel wakes the thread once for a chunk, not once for a packet (SO_RCVLOWAT), and less than that at
+the beginning: what waits to be read closes the window, which the kernel opens only by what is read in a round trip.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ HANDSHAKE_S = 5.0
 SLABS = 3
 _ROOM_MIN = 256  # that a frame takes in a slab at least: so that small ones, too, are bounded in number
 _LOWAT_BYTES_MAX = 256 << 10  # well under any window that a fast link needs
+_LOWAT_SHARE = 1 / 16
+"""Of all that has come: in slow start a round trip brings half of that, so that an eighth of the window waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +198,9 @@ class TcpInlet:
     def _read(self, connection: socket.socket) -> None:
         head = memoryview(bytearray(HEAD_BYTES))
         slab, used = self._next_slab(), 0
+        total = 0
         while slab is not None:
-            _fill(connection, head)
+            _fill(connection, head, 0)
             frame = decode_head(head)
             if used + frame.length > BODY_BYTES_MAX:
                 self._seal(slab)
@@ -205,7 +209,7 @@ class TcpInlet:
                     return
             body = slab.view[used : used + frame.length]
             used = min(used + max(frame.length, _ROOM_MIN), BODY_BYTES_MAX)
-            _fill(connection, body)
+            total += HEAD_BYTES + _fill(connection, body, total)
             received: Frame | memoryview = body
             if frame.kind is FrameKind.CHUNK:
                 algorithm = self._algorithm()
@@ -251,27 +255,34 @@ def _secure(connection: socket.socket, tls: Tls, expected_name: str) -> ssl.SSLS
     return secured
 
 
-def _fill(connection: socket.socket, view: memoryview) -> None:
-    """Read exactly this much. Raises OSError when the connection ends before."""
+def _fill(connection: socket.socket, view: memoryview, before: int) -> int:
+    """Read exactly this much and return it; `before` bytes have come already. Raises OSError at an end before that."""
     done = 0
     plain = not isinstance(connection, ssl.SSLSocket)
     while done < len(view):
-        if plain and len(view) > HEAD_BYTES:
-            got = _receive_much(connection, view[done:])
+        lowat_bytes = _lowat_bytes(before + done, len(view) - done)
+        if plain and lowat_bytes > 1:
+            got = _receive_much(connection, view[done:], lowat_bytes)
         else:
             got = connection.recv_into(view[done:])
         if got == 0:
             raise OSError("the parent closed the data connection")
         done += got
+    return done
 
 
-def _receive_much(connection: socket.socket, view: memoryview) -> int:
-    """What is there, or else wait until as much is there as the kernel will gather before it wakes this thread."""
+def _lowat_bytes(before: int, left: int) -> int:
+    """How much the kernel should gather of the `left` bytes before it wakes the thread, after `before` in all."""
+    return min(left, _LOWAT_BYTES_MAX, int(_LOWAT_SHARE * before))
+
+
+def _receive_much(connection: socket.socket, view: memoryview, lowat_bytes: int) -> int:
+    """What is there, or else wait until so much is there before the kernel wakes this thread."""
     try:
         return connection.recv_into(view, 0, socket.MSG_DONTWAIT)
     except BlockingIOError:
         pass
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, min(len(view), _LOWAT_BYTES_MAX))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowat_bytes)
     try:
         return connection.recv_into(view)
     finally:

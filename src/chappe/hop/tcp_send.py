@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from chappe.errors import ChappeError
 from chappe.hop.source import ChunkSpan
-from chappe.hop.tcp_sockets import SOCKET_ERRORS, set_unsent_limit, shut_down
+from chappe.hop.tcp_sockets import SOCKET_ERRORS, allow_unacknowledged, set_unsent_limit, shut_down
 from chappe.wire.tcp_frames import encode_chunk_head
 
 _BLOCK_BYTES = 256 << 10  # of a chunk that goes through memory: it stays in the processor's cache
@@ -69,6 +69,7 @@ class TcpOutlet:
         """Called in the thread after each piece: a batch may take long on a link that has become slow."""
         self._buffer: memoryview | None = None
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        allow_unacknowledged(connection)
         self._thread = threading.Thread(target=self._run, name="chappe-tcp-send", daemon=True)
         self._thread.start()
 

@@ -1,0 +1,72 @@
+"""Options of data connections, on real sockets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from chappe.hop import tcp_sockets
+from chappe.hop.tcp_receive import _fill, _lowat_bytes
+from chappe.hop.tcp_sockets import UNACKNOWLEDGED_BYTES_MAX, allow_unacknowledged
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
+        other, _ = server.accept()
+        with other:
+            yield one, other
+
+
+def send_buffer(connection: socket.socket) -> int:
+    return connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+
+
+def limits(monkeypatch: pytest.MonkeyPatch, core: int, tcp: int) -> None:
+    found = {"core/wmem_max": core, "ipv4/tcp_wmem": tcp}
+    monkeypatch.setattr(tcp_sockets, "_limit", found.__getitem__)
+    monkeypatch.setattr(tcp_sockets, "_SO_SNDBUFFORCE", 99)  # no such option: as if it were not allowed
+
+
+def test_a_sender_may_have_more_on_its_way_where_the_machine_allows_it(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = send_buffer(pair[0])
+    limits(monkeypatch, 4 << 20, 4 << 20)
+    allow_unacknowledged(pair[0])
+    assert before < send_buffer(pair[0]) <= UNACKNOWLEDGED_BYTES_MAX
+
+
+@pytest.mark.parametrize("core", [212_992, 2 << 20])
+def test_a_size_of_its_own_is_not_less_than_what_tcp_would_take(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch, core: int
+) -> None:
+    before = send_buffer(pair[0])
+    limits(monkeypatch, core, 4 << 20)
+    allow_unacknowledged(pair[0])
+    assert send_buffer(pair[0]) == before
+
+
+def test_little_is_gathered_at_the_beginning_and_a_chunk_later() -> None:
+    assert _lowat_bytes(0, 64 << 10) == 0
+    assert _lowat_bytes(64 << 10, 64 << 10) == 4 << 10
+    assert _lowat_bytes(1 << 20, 64 << 10) == 64 << 10
+    assert _lowat_bytes(1 << 40, 2 << 20) == 256 << 10  # never so much that it closes a window
+
+
+def test_all_of_a_body_is_read_in_whatever_pieces_it_comes(pair: tuple[socket.socket, socket.socket]) -> None:
+    body = bytes(range(256)) * 4096
+    got = bytearray(len(body))
+    pair[0].settimeout(30)
+    pair[1].settimeout(30)
+    sent = 0
+    for size in (1, 5_000, 70_000):  # so little at first that waiting for a chunk would wait for ever
+        pair[0].sendall(body[sent : sent + size])
+        assert _fill(pair[1], memoryview(got)[sent : sent + size], sent) == size
+        sent += size
+    assert got[:sent] == body[:sent]
+    pair[0].close()
+    with pytest.raises(OSError, match="closed the data connection"):
+        _fill(pair[1], memoryview(got)[:10], 1 << 20)
