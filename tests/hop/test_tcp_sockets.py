@@ -34,6 +34,8 @@ def test_a_sender_may_have_more_on_its_way_where_the_machine_allows_it(
     pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = send_buffer(pair[0])
+    if 2 * tcp_sockets._limit("core/wmem_max") <= before:
+        pytest.skip("this machine's net.core.wmem_max allows no larger send buffer than it gives by itself")
     limits(monkeypatch, 4 << 20, 4 << 20)
     allow_unacknowledged(pair[0])
     assert before < send_buffer(pair[0]) <= UNACKNOWLEDGED_BYTES_MAX
