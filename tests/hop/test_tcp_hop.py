@@ -18,6 +18,7 @@ from fakes import MemoryOrigin, Node, start_node, token, until
 from chappe.core.effects import PeerRef
 from chappe.core.manifest import CHUNK_BYTES_MIN
 from chappe.core.reasons import ParentLossReason
+from chappe.hop import outlet as outlets
 from chappe.hop import tcp_listen
 from chappe.hop.client import build_request
 from chappe.hop.meter import GRPC, TCP, HopMeter
@@ -28,8 +29,8 @@ from chappe.hop.tcp_receive import TcpRoute
 from chappe.hop.tcp_routes import LEAVE_ALONE_S, TcpRoutes
 from chappe.hop.tcp_sockets import client_context, shut_down
 from chappe.keys import init_fleet, issue
-from chappe.v1.relay_pb2 import End, EndReason, FetchRequest, TcpOffer, TcpSwitch
-from chappe.wire.frames import decode_reply
+from chappe.v1.relay_pb2 import End, EndReason, FetchRequest, HeaderPart, TcpOffer, TcpSwitch
+from chappe.wire.frames import ChunkBatch, decode_reply
 from chappe.wire.tcp_frames import encode_hello
 
 LOOPBACK = parse_address("127.0.0.1:0")
@@ -190,6 +191,21 @@ async def test_bytes_that_are_wrong_are_not_stored(stack: AsyncExitStack) -> Non
     assert held.child.object.read_chunk(15) == source._all[15]
 
 
+async def test_chunks_wait_for_a_connection_that_is_on_its_way(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would go out on gRPC meanwhile is in the way of the data connection's first packets."""
+    monkeypatch.setattr(outlets, "HOLD_S", 30.0)
+    source = MemoryOrigin(payload_of(40))
+    source.release()
+    child = MuteChild(await serve(stack, source))
+    stack.push_async_callback(child.close)
+    async with asyncio.timeout(30):
+        await child.connect()
+    assert any(isinstance(reply, HeaderPart) for reply in child.heard)
+    assert not any(isinstance(reply, ChunkBatch) for reply in child.heard)
+
+
 # ---- the connection does not come about ----------------------------------------------------------------------------
 
 
@@ -210,8 +226,8 @@ async def test_a_closed_port_costs_nothing(stack: AsyncExitStack) -> None:
     assert len(held.fallbacks) == 1
 
 
-async def test_a_filtered_port_costs_no_time(stack: AsyncExitStack) -> None:
-    """SYNs are dropped (the backlog is full): everything has come over gRPC before that is known."""
+async def test_a_filtered_port_is_not_waited_for(stack: AsyncExitStack) -> None:
+    """SYNs are dropped (the backlog is full): the chunks wait for half a second, then come over gRPC."""
     source = MemoryOrigin(payload_of(20))
     parent = await serve(stack, source)
     listener = listener_of(parent)
@@ -421,10 +437,12 @@ class MuteChild:
         request.accepts_tcp = True
         self.call = method(request)
         self.connection: socket.socket | None = None
+        self.heard: list[object] = []
 
     async def connect(self) -> None:
         while True:
             reply = decode_reply(await self.call.read())
+            self.heard.append(reply)
             if isinstance(reply, TcpOffer):
                 self.connection = socket.create_connection(("127.0.0.1", reply.port))
                 self.connection.sendall(encode_hello(reply.secret))

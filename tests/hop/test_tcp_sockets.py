@@ -64,7 +64,7 @@ def test_all_of_a_body_is_read_in_whatever_pieces_it_comes(pair: tuple[socket.so
     pair[0].settimeout(30)
     pair[1].settimeout(30)
     sent = 0
-    for size in (1, 5_000, 70_000):  # so little at first that waiting for a chunk would wait for ever
+    for size in (1, 5_000, 70_000):
         pair[0].sendall(body[sent : sent + size])
         assert _fill(pair[1], memoryview(got)[sent : sent + size], sent) == size
         sent += size

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from chappe.clock import boot_now
 from chappe.core.manifest import LEAF_BYTES, Manifest
 from chappe.errors import ChappeError
 from chappe.hop.source import ChunkFiles, ChunkSource, Data
@@ -26,6 +27,8 @@ TCP_BATCH_BYTES_MAX = 8 << 20
 """Of what a sender thread is given at a time: it is in files."""
 TCP_BATCH_CHUNKS_MAX = 128
 _UNSENT_CHUNKS = 2  # may wait in the kernel: about 20 ms of the link
+HOLD_S = 0.5
+"""How long chunks wait for a data connection that was offered: two round trips of almost any link, with TLS three."""
 
 
 @dataclass(slots=True)
@@ -50,7 +53,16 @@ class Outlet:
         self._write = write
         self._offer = offer
         self._on_piece = on_piece
+        self._hold_until_s = None if offer is None else boot_now() + HOLD_S
         self._tcp: TcpOutlet | None = None
+
+    def held_back_s(self, now: float) -> float:
+        """For how long chunks are to wait yet: the child is about to open its data connection; 0 for not at all.
+
+        What goes out on gRPC meanwhile is in slow start, and starts again on the data connection, beside it: on a long
+        link that costs several round trips, and a short one's queue is full when TCP first asks what the link carries.
+        """
+        return 0.0 if self._hold_until_s is None else max(0.0, self._hold_until_s - now)
 
     async def switch(self, manifest: Manifest) -> bool:
         """Go over to the data connection if it is there by now."""
@@ -58,6 +70,7 @@ class Outlet:
         if tcp is None:
             return False
         self._tcp = tcp
+        self._hold_until_s = None
         tcp.on_piece = self._on_piece
         tcp.limit_unsent(_UNSENT_CHUNKS * manifest.chunk_bytes)
         await self._write(encode_tcp_switch())

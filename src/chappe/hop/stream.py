@@ -5,6 +5,7 @@ Fetch and Push share it. Decides only what goes next, and never waits for anythi
     child gone or ticket ended ──▶ stop
     source dropped ──────────────▶ End(DROPPED)
     header wanted and here ──────▶ HeaderPart ...
+    a data connection is coming ─▶ wait for it, half a second at most
     a wanted chunk is here ──────▶ its pages if wanted, then Chunks   (as many as are here and fit)
     all that was asked for sent ─▶ End(COMPLETE)
     nothing to send ─────────────▶ wait for the source, Watermark at least twice a second
@@ -18,6 +19,7 @@ wait for a batch.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from chappe.clock import boot_now
@@ -166,6 +168,9 @@ class ChildStream:
                     continue
                 if await self._outlet.switch(manifest):
                     self.meter.switched_to_tcp()
+                if hold_s := self._outlet.held_back_s(now):
+                    await self._news(seen, min(hold_s, self._marked_s + WATERMARK_S - now))
+                    continue
                 chunks = source.ledger.take(self._cursor, self._wanted, self._batch_chunks(manifest))
                 if chunks:
                     self._taken += len(chunks)
@@ -184,11 +189,13 @@ class ChildStream:
         if due_s < WATERMARK_S - _DRY_WATERMARK_S:
             await self._mark(now)
             due_s = WATERMARK_S
-        try:
-            async with asyncio.timeout(due_s):
+        await self._news(seen, due_s)  # or a watermark is due
+
+    async def _news(self, seen: int, seconds: float) -> None:
+        """Until the source, the data connection or the ticket says something, or so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
                 await self.source.signal.wait(seen)
-        except TimeoutError:
-            return  # a watermark is due
 
     def _restrict(self, manifest: Manifest) -> None:
         """Only chunks of the stripe are meant: which those are can be said now."""

@@ -5,8 +5,8 @@
                                                                  yes ─▶ TcpOutlet in the offer, `on_connected`
 
 Nothing is sent to anybody before all of that. Who connects has `HELLO_S` in all to say its hello, one byte at a time or
-at once, and only `GREETING_MAX` may be at it at a time. A connection that comes to nothing costs its Fetch nothing: the
-payload goes on over gRPC.
+at once, and only `GREETING_MAX` may be at it at a time. A connection that comes to nothing costs its Fetch half a
+second at most: then the payload goes over gRPC.
 """
 
 from __future__ import annotations
