@@ -15,17 +15,24 @@
 | a newer version                                     | both objects yield together |
 | cancelled                                           | both end |
 | the coordinator restarts                            | nobody is moved |
+| a newer version, while somebody finishes a lane     | the version is retired when its lanes are |
+| the newer version fails after that                  | the lane stays retired, the full object goes on |
+| nobody with the delta can dial one behind NAT       | somebody with the full object feeds it |
+| one that has the full object is leaving             | it is given nobody to feed |
+| all have left a lane                                | it keeps no fleet from being probed |
 """
 
 from __future__ import annotations
 
-from lane_rig import BASE, DELTA, DELTA_CHUNKS, FULL, FULL_CHUNKS, OLD, ROOT, Rig, of
+from lane_rig import BASE, DELTA, DELTA_CHUNKS, FULL, FULL_CHUNKS, OLD, ROOT, SNAPSHOT_BYTES, Rig, of
 
 from chappe.core import effects as fx
 from chappe.core import events as ev
 from chappe.core.events import Holding, ObjectState, Payload
 from chappe.core.publication import Phase, Publication
 from chappe.core.status import publication_view
+
+NEWER = "e" * 32
 
 
 def test_all_prove_the_base() -> None:
@@ -222,3 +229,100 @@ def test_the_base_is_kept_while_somebody_may_need_it() -> None:
     rig.publish(version=5)
     rig.offer_full(version=5)
     assert rig.fleet.state.keep_versions == (1, 3, 4)
+
+
+def test_a_version_is_retired_after_its_lanes() -> None:
+    """Its publisher lets go of all objects of a version of which the main one is not wanted any more."""
+    rig = Rig("ab")
+    rig.open()
+    rig.holds("a", DELTA, ObjectState.RECEIVING, 3)
+    rig.applies("b")
+    rig.do(
+        ev.PublishRequested(2, "o", NEWER, 3, 1.0, ev.Topology.CHAINS, 0, SNAPSHOT_BYTES, 0.0, Payload.FULL, (), "none")
+    )
+    rig.offer_full(NEWER, 3)
+    rig.do(ev.RootAnnounced("o", 1, NEWER, "xxh3_128:" + "3" * 32))
+    assert rig.lane is not None
+    assert rig.fleet.state.publications[NEWER].members["a"].deferred  # it finishes its delta first
+    assert (rig.main.retired, rig.lane.retired) == (False, False)
+    assert {FULL, DELTA} <= rig.targets("o")
+    rig.applies("a")
+    assert (rig.main.retired, rig.lane.retired) == (True, True)
+
+
+def test_a_lane_that_was_retired_is_not_restored() -> None:
+    """What had superseded the version comes to nothing: by then nobody holds the delta's chunks any more."""
+    rig = Rig("ab")
+    rig.open()
+    rig.applies("b")
+    rig.holds("a", DELTA, ObjectState.RECEIVING, 1)
+    rig.do(ev.SessionLost("a", rig.sessions["a"]))
+    rig.wait(7, silent="a")  # it lapses: nobody is on the way to version 2 any more
+    rig.join("c", [BASE])
+    rig.do(
+        ev.PublishRequested(2, "o", NEWER, 3, 1.0, ev.Topology.CHAINS, 0, SNAPSHOT_BYTES, 0.0, Payload.FULL, (), "none")
+    )
+    rig.offer_full(NEWER, 3)
+    rig.do(ev.RootAnnounced("o", 1, NEWER, "xxh3_128:" + "3" * 32))
+    assert rig.lane is not None
+    assert rig.lane.retired
+    rig.do(ev.SourceFailed("o", 1, NEWER, "its files have changed"))
+    assert rig.main.phase is not Phase.SUPERSEDED
+    assert not rig.lane.active
+    full, delta = rig.places()
+    assert "c" in full
+    assert delta == ""
+
+
+def test_one_behind_nat_is_fed_the_full_object_when_nobody_can_reach_it_with_the_delta() -> None:
+    """Its publisher cannot be dialled either, and the one that can be has applied another delta."""
+    rig = Rig("ab")
+    rig.do(ev.DialedBack("o", 1, False))
+    rig.do(ev.DialedBack("a", rig.sessions["a"], False))
+    rig.do(ev.DialedBack("b", rig.sessions["b"], True))
+    rig.open()
+    assert rig.lane is not None
+    rig.applies("b")
+    for chain in rig.lane.layout.chains:  # whoever could stand between has left the lane
+        assert "a" not in chain.members or chain.members.index("a") > 0
+    rig.do(ev.LeaveRequested("b", rig.sessions["b"]))
+    rig.join("b", [Holding(FULL, ObjectState.INSTALLED, 2, ROOT, ((0, FULL_CHUNKS),), FULL_CHUNKS), BASE])
+    told = rig.fleet.assignment("a")
+    assert told is not None
+    (edge,) = told[1]
+    assert edge.parent is not None
+    assert edge.parent.worker_id == "b"
+
+
+def test_one_that_is_leaving_is_given_nobody_to_feed() -> None:
+    rig = Rig("a", "b")
+    rig.publish()
+    rig.offer_full()
+    rig.announce()
+    rig.offer_delta()
+    rig.applies("a")
+    rig.do(ev.LeaveRequested("a", rig.sessions["a"]))
+    rig.join("c")
+    assert "a" not in rig.main.layout
+
+
+def test_an_empty_lane_keeps_no_fleet_from_being_probed() -> None:
+    """All that were in it got the full object: it stays open, and nothing flows in it."""
+    rig = Rig("ab")
+    rig.open()
+    for name in "ab":
+        rig.holds(name, DELTA, ObjectState.FAILED, DELTA_CHUNKS, "a block does not come out")
+    for name in "ab":
+        rig.holds(name, FULL, ObjectState.INSTALLED, FULL_CHUNKS)
+    assert rig.lane is not None
+    assert (rig.lane.phase, rig.lane.targeted) == (Phase.OPEN, 0)
+    assert rig.main.phase is Phase.CLOSED
+    orders: list[fx.Effect] = []
+    for _ in range(20):
+        rig.now += 0.49
+        for name, session in rig.sessions.items():
+            rig.do(ev.Heard(name, session))
+            orders += of(rig.effects, fx.StartProbe)
+        rig.do(ev.Tick())
+        orders += of(rig.effects, fx.StartProbe)
+    assert orders

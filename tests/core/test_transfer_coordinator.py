@@ -44,6 +44,7 @@ from chappe.core.relay_events import (
     Progress,
     Removed,
     ReportConnected,
+    Restored,
     Retain,
     Tick,
 )
@@ -111,6 +112,19 @@ def test_c4_an_object_that_is_relayed_is_retained() -> None:
     landed(rig)
     effects = rig.assign(target(B, 2), order(B, parent=P), order(A))
     assert of(effects, Retain) == [Retain((A, B), ())]
+
+
+def test_c4_what_the_engine_serves_is_retained_while_a_hook_runs_for_newer_versions() -> None:
+    served = Restored(A, 1, ROOT_A, ALL, 8, installed=True)
+    rig = Rig(InstallMode.COMMAND, [served])
+    rig.assign(target(B, 2), order(B, parent=P), keep=(1, 2))
+    landed(rig, B, 2, ROOT_B)
+    assert rig.hook == 2
+    effects = rig.assign(keep=(2, 3))
+    assert of(effects, Retain) == [Retain((), (1, 2, 3))]
+    rig.do(InstallEnded(2, True))
+    effects = rig.assign(keep=(2, 3))
+    assert of(effects, Retain) == [Retain((), (2, 3))]
 
 
 def test_c5_without_a_parent_the_object_waits() -> None:

@@ -9,12 +9,13 @@ re-root a chain without a source is turned so that a member that holds everythin
 
 from __future__ import annotations
 
-from chappe.core.bridging import mend
+from chappe.core.bridging import cut_off, mend
 from chappe.core.chain import Chain, Layout
 from chappe.core.context import Context
 from chappe.core.publication import Phase, Publication
 from chappe.core.rates import uplink
 from chappe.core.reasons import RebuildReason
+from chappe.core.state import FleetState
 
 WAITS = "waits for its publisher: no relay that is here holds the whole object"
 
@@ -89,6 +90,8 @@ class Feeding:
             usable=lambda chain: self.fed(publication, chain) and bool(chain.members),
             served={m for m in self._context.undialable if self.holds_all(publication, m)},
         )
+        for chain in publication.layout.chains:
+            near |= self._stand_between(publication, chain)
         reason = RebuildReason.UNDIALABLE.value
         for worker_id in moved:
             place = publication.layout.places(worker_id)[0]
@@ -99,6 +102,19 @@ class Feeding:
             self._context.log(
                 "bridged", reason, version=publication.version, relay=self._context.name(worker_id), parent=parent
             )
+        return near
+
+    def _stand_between(self, publication: Publication, chain: Chain) -> set[str]:
+        """Whoever is cut off still is fed by somebody who can be dialled, got the version as another object, and has no
+        place here yet."""
+        undialable = self._context.undialable
+        able = publication.origin_id not in undialable
+        served = {m for m in undialable if self.holds_all(publication, m)}
+        near: set[str] = set()
+        for worker_id in list(chain.members):
+            at = chain.members.index(worker_id)
+            if cut_off(chain, at, undialable, source_dialable=able, served=served):
+                near |= self.recruit(publication, chain, at)
         return near
 
     @staticmethod
@@ -130,24 +146,27 @@ class Feeding:
                 near |= layout.join(onto, chain)
         return near
 
-    def recruit(self, publication: Publication, chain: Chain) -> set[str]:
-        """A head for a chain that has no source but the origin, or none: whoever got the version as another object
-        holds all of this one as well, and has no place here yet. The one that sends fastest."""
+    def recruit(self, publication: Publication, chain: Chain, at: int = 0) -> set[str]:
+        """A head for a chain that has no source but the origin, or none, or a parent further down: whoever got the
+        version as another object holds all of this one as well, and has no place here yet. The one that sends
+        fastest."""
         context, layout = self._context, publication.layout
         config, now = context.config, context.now
         able = [
             context.state.workers[worker_id]
             for worker_id, member in publication.members.items()
             if member.via
+            and _available(context.state, worker_id)
             and layout.place(chain.stripe, worker_id) is None
             and worker_id not in context.undialable
             and self.holds_all(publication, worker_id)
         ]
-        if not able or chain.rooted:
+        if not able or (chain.rooted and not at):
             return set()
         head = min(able, key=lambda w: (w.demoted, -uplink(w, config.assumed_bytes_per_s, now).bytes_per_s, w.name))
-        chain.rooted = True
-        return layout.insert(chain, head.worker_id, 0)
+        chain.rooted = chain.rooted or not at
+        context.log("recruited", "", version=publication.version, relay=head.name, chain=chain.slot)
+        return layout.insert(chain, head.worker_id, at)
 
     def _log_reroot(self, publication: Publication, chain: Chain, source: str) -> None:
         reason = RebuildReason.ORIGIN_LOST.value
@@ -155,3 +174,9 @@ class Feeding:
         self._context.log(
             "rerooted", reason, version=publication.version, chain=chain.slot, source=self._context.name(source)
         )
+
+
+def _available(state: FleetState, worker_id: str) -> bool:
+    """It may be given a place."""
+    worker = state.workers.get(worker_id)
+    return worker is not None and worker.placeable

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from chappe.core.alarms import alarm_of
 from chappe.core.bases import NOTHING, takes
+from chappe.core.bridging import cut_off
 from chappe.core.context import Context
 from chappe.core.events import Offered
 from chappe.core.placement import Placement
@@ -190,12 +191,28 @@ class Lanes:
                 self._to_full(main, lane, worker_id, member.failed)
             elif without and member.level < RECEIVED:
                 self._to_full(main, lane, worker_id, "the delta has no source any more")
+            elif member.level < RECEIVED and self._walled_in(main, lane, worker_id):
+                self._to_full(
+                    main, lane, worker_id, "nobody with the delta can reach it, somebody with the snapshot can"
+                )
 
     def _has_no_source(self, lane: Publication) -> bool:
         """Its origin is gone for good, or cannot serve it, and nobody holds all of it."""
         origin = self._context.state.workers.get(lane.origin_id)
         gone = lane.source_failed or origin is None or origin.lapsed or origin.leaving
         return gone and any(c.members and not self._placement.fed(lane, c) for c in lane.layout.chains)
+
+    def _walled_in(self, main: Publication, lane: Publication, worker_id: str) -> bool:
+        """Neither it nor its parent can dial, and the lane has no better place: somebody who can has all of the full
+        object."""
+        undialable = self._context.undialable
+        if worker_id not in undialable:
+            return False
+        able = lane.origin_id not in undialable
+        places = lane.layout.places(worker_id)
+        if not any(cut_off(p.chain, p.position, undialable, source_dialable=able) for p in places):
+            return False
+        return any(w not in undialable and self._placement.holds_all(main, w) for w in main.members)
 
     def _to_full(self, main: Publication, lane: Publication, worker_id: str, reason: str) -> None:
         worker = self._context.state.workers.get(worker_id)
@@ -216,6 +233,9 @@ class Lanes:
 
     def _review_main(self, main: Publication) -> None:
         state = self._context.state
+        for lane in lanes_of(state, main) if main.active and self._context.undialable else ():
+            if lane.active:
+                self._review_lane(main, lane)
         origin = state.workers.get(main.origin_id)
         if origin is None or origin.lapsed or origin.leaving or main.source_failed:
             for object_id in main.deltas.keys() - state.publications.keys():

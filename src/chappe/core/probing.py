@@ -109,8 +109,7 @@ class Probing:
         return unknown and not (tries is not None and tries.measured)
 
     def _idle(self) -> bool:
-        publications = self._context.state.publications.values()
-        if any(p.phase in LIVE and not p.settled for p in publications):
+        if any(p.phase in LIVE and not p.settled for p in self._context.state.mains):
             return False  # one that is settled waits for hosts that failed: nothing flows, perhaps for days
         workers = self._context.state.workers
         for publication in self._context.active():

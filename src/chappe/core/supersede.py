@@ -16,7 +16,7 @@ from chappe.core.bridging import cut_off
 from chappe.core.chain import Place
 from chappe.core.context import Context
 from chappe.core.events import ObjectState
-from chappe.core.lanes import enter, of_version
+from chappe.core.lanes import enter, lanes_of, of_version
 from chappe.core.placement import Placement
 from chappe.core.publication import LIVE, RECEIVED, Member, Phase, Publication
 from chappe.core.reasons import RebuildReason
@@ -163,9 +163,12 @@ class Supersession:
                 self.promote(worker)
 
     def restore(self, failed: Publication) -> None:
-        """What this one had superseded goes on, with those that it took."""
+        """What this one had superseded goes on, with those that it took. A lane that was retired does not: its object
+        was dropped everywhere, and the full one is the way for those that lack it."""
         for old in self.older(failed):
             if old.phase is not Phase.SUPERSEDED or old.superseded_by != failed.version:
+                continue
+            if old.main and old.retired:
                 continue
             if failed.superseded_by:  # that one stands
                 old.superseded_by = failed.superseded_by
@@ -181,13 +184,16 @@ class Supersession:
                 self._context.touch_all(old)
 
     def retire(self) -> None:
-        """Older publications that nobody is on the way to any more, once a newer one is a version."""
+        """Older publications that nobody is on the way to any more, once a newer one is a version. A main after its
+        lanes: its publisher lets go of all objects of a version that is not wanted."""
         current = self._context.state.current
         if current is None:
             return
         workers = self._context.state.workers
-        for old in self.older(current):
+        for old in sorted(self.older(current), key=lambda p: not p.main):
             if not old.active or any(self._waits(old, m, workers.get(w)) for w, m in old.members.items()):
+                continue
+            if any(lane.active for lane in lanes_of(self._context.state, old)):
                 continue
             if old.phase in LIVE:
                 old.end(Phase.SUPERSEDED, f"version {current.version} took over", self._context.now)

@@ -255,7 +255,8 @@ class Transfer:
 
     def _retain(self) -> Retain:
         objects = {t.object_id for t in self._assignment.targets} | {o.object_id for o in self._assignment.edges}
-        return Retain(tuple(sorted(objects)), self._assignment.keep_versions)
+        served = {self._installs.installed} - {0, self._installs.current}  # while hooks for newer ones run, or fail
+        return Retain(tuple(sorted(objects)), tuple(sorted({*self._assignment.keep_versions, *served})))
 
     def _target(self, object_id: str) -> Target | None:
         return next((t for t in self._assignment.targets if t.object_id == object_id), None)

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SimObject:
-    """One published object. The root stands for the bytes: two objects of one snapshot share it."""
+    """One published object. The root stands for the bytes: two objects of one snapshot share it.
+
+    A delta, or a compressed snapshot, leads to the bytes of `full_id`, from the snapshot with `base_root`, if any.
+    """
 
     object_id: str
     version: int
@@ -29,6 +32,11 @@ class SimObject:
     chunk_bytes: int
     payload_bytes: int
     root: str
+    kind: str = "full"
+    base_root: str = ""
+    full_id: str = ""
+    folded: bool = False  # it begins further back than at the version before
+    spoiled: bool = False  # its publisher has made a wrong one
 
 
 def pieces(ranges: list[Range], start: int, stop: int) -> list[Range]:
@@ -60,6 +68,7 @@ class Copy:
     children: list[Stream] = field(default_factory=list)
     forged: int | None = None  # a chunk that will come with a page that is wrong in the same way
     version: int = 0  # it has landed as
+    applied: bool = False  # of a delta: the full object has been made out of it
     told: tuple[int, bool] = (0, False)  # chunks and header, as last reported
 
     @property

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from chappe.sim import data_faults, link_faults, process_faults
+from chappe.sim import data_faults, lane_faults, link_faults, process_faults
 from chappe.sim.victims import Victims
 
 if TYPE_CHECKING:
     from chappe.sim.scenario import Run
 
-KINDS: dict[str, Callable[[Victims], float | None]] = {
+Kind = Callable[[Victims], float | None]
+
+PLAIN_KINDS: dict[str, Kind] = {
     "kill": process_faults.kill,
     "restart": process_faults.restart,
     "pause": process_faults.pause,
@@ -40,7 +42,16 @@ KINDS: dict[str, Callable[[Victims], float | None]] = {
     "leaves": process_faults.leaves,
     "outage": process_faults.outage,
 }
-MIXED = tuple(KINDS)
+LANE_KINDS: dict[str, Kind] = {
+    "absent": lane_faults.absent,
+    "base": lane_faults.base,
+    "nodelta": lane_faults.no_delta,
+    "wrongdelta": lane_faults.wrong_delta,
+    "lostbase": lane_faults.lost_base,
+}
+"""These need objects beside the full one."""
+KINDS = PLAIN_KINDS | LANE_KINDS
+MIXED = tuple(PLAIN_KINDS)
 
 
 class Faults(Victims):

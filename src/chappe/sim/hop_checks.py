@@ -81,7 +81,7 @@ class HopChecks:
     def probe_ordered(self, order: StartProbe) -> None:
         world = self._world
         for publication in world.coordinator.fleet.state.publications.values():
-            if publication.phase in LIVE and not publication.settled:
+            if publication.phase in LIVE and not publication.settled and not publication.main:
                 self._checks.fail(f"{order.order} is ordered while version {publication.version} is being published")
             if publication.active:
                 self._nobody_fed(order, publication)

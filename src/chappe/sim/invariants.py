@@ -7,8 +7,8 @@
     at the end          every reachable honest worker has the exact bytes of the newest version, where they still exist
 
 What is stored, landed and installed is checked in `byte_checks`, who dials whom and when links are probed in
-`hop_checks`, what becomes of slow hops in `slow_checks`. At size those whom an event has touched are checked after it,
-the whole fleet after every so many events.
+`hop_checks`, what becomes of slow hops in `slow_checks`, who gets a version as which object in `lane_checks`. At size
+those whom an event has touched are checked after it, the whole fleet after every so many events.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from chappe.hop.guard import AssignedChild, Ticket
 from chappe.hop.stall import STALL_FLOOR_S
 from chappe.sim.byte_checks import ByteChecks
 from chappe.sim.hop_checks import HopChecks
+from chappe.sim.lane_checks import LaneChecks
 from chappe.sim.links import COORDINATOR
 from chappe.sim.slow_checks import SlowChecks
 from chappe.v1.relay_pb2 import EdgeClaims
@@ -50,6 +51,7 @@ class Checks:
     def __init__(self, world: World) -> None:
         self.world = world
         self.bytes, self.hops, self.slowness = ByteChecks(self), HopChecks(self), SlowChecks(self)
+        self.lanes = LaneChecks(self)
         self._history = History()
         self._handled = 0
         self._generations: dict[str, int] = {}
@@ -69,7 +71,7 @@ class Checks:
         whole = self._handled % self.world.config.check_every == 0
         found = self._history.observe(fleet, effects, whole=whole) + touched(fleet, effects)
         if whole:
-            found += broken(fleet) + self._presence(fleet)
+            found += broken(fleet) + self._presence(fleet) + self.lanes.fleet_moved(fleet)
         if isinstance(event, ev.Hello):
             found += self._generation(fleet, event)
         if found:
@@ -130,6 +132,7 @@ class Checks:
             self.fail(f"{parent.name} is its own parent")
         self.hops.flows(parent, *([stream.child] if wanted else []))
         self._slots(parent, stream)
+        self.lanes.serving(parent, stream)
 
     def _slots(self, parent: Node, stream: Stream) -> None:
         """An origin never serves more streams of an object than chains were planned; a relay one."""
@@ -151,6 +154,7 @@ class Checks:
         self._orphans()
         self._loops()
         self.hops.look()
+        self.lanes.look()
         self.slowness.look()
 
     def reachable(self, relay: Node) -> bool:
@@ -189,11 +193,15 @@ class Checks:
             return False
         if self.hops.walled_in(relay, publication) or self.hops.door_shut(relay, publication):
             return False
+        if self.lanes.elsewhere(publication, member):
+            return False
         return bool(self.sources(object_id, relay))
 
     def sources(self, object_id: str, relay: Relay) -> list[Node]:
         """Who could feed this relay, one way or another, with something that it lacks."""
         mine = relay.copies.get(object_id)
+        publication = self.world.coordinator.fleet.state.publications.get(object_id)
+        spared = publication is not None and self.lanes.spared(publication)
         found: list[Node] = []
         for node in self.world.nodes.values():
             copy = node.copies.get(object_id)
@@ -201,7 +209,7 @@ class Checks:
                 continue
             if not self.world.network.both(node.worker_id, relay.worker_id) or (node.natted and relay.natted):
                 continue
-            whole = node is self.world.origin or copy.complete
+            whole = copy.complete or (node is self.world.origin and not spared)
             if whole and (mine is None or len(mine.held) < copy.object.chunks_total):
                 found.append(node)
         return found

@@ -5,15 +5,17 @@ A publisher that is started again is another origin with the same snapshot: what
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from chappe.core import effects as fx
 from chappe.core import events as ev
+from chappe.core.events import Payload
 from chappe.core.probes import ProbeOrder
 from chappe.core.relay_events import Assigned, Released
 from chappe.sim.clock import HostClock
 from chappe.sim.copies import Copy, SimObject
+from chappe.sim.encoding import Encoded, Encoder
 from chappe.sim.flow import announce
 from chappe.sim.node import Node
 from chappe.sim.process import Line
@@ -42,6 +44,13 @@ class Job:
     named: bool = False
     over: bool = False  # the caller has its answer
     failed: bool = False  # its source: said to whom it may concern, on every stream
+    stopped: bool = False  # nothing of it is wanted from here any more
+    payload: Payload = Payload.AUTO
+    share: float = 0.0  # of the snapshot's bytes: what has changed since the version before
+    encode_s: float = 0.0  # of one object beside the full one
+    spoiled: bool = False  # they lead to other bytes
+    planned: list[Encoded] = field(default_factory=list)  # objects beside the full one that can be made
+    wanted: list[Encoded] = field(default_factory=list)  # and those that somebody waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,7 @@ class Origin(Node):
         super().__init__(world, worker_id, name, line, clock)
         self.jobs: list[Job] = []
         self.epoch = 0
+        self.encoder = Encoder(self)
 
     def start(self) -> None:
         self.world.note(self.name, "starts", "")
@@ -69,6 +79,7 @@ class Origin(Node):
 
     def publish(self, snapshot: int) -> None:
         self.jobs.append(job := Job(snapshot, self.world.next_object_id(), self.agenda.now))
+        self.encoder.plan(job)
         self._ask(job)
 
     def _ask(self, job: Job) -> None:
@@ -81,7 +92,7 @@ class Origin(Node):
         request = ev.PublishRequested(
             job.request, self.worker_id, job.object_id, 0, 1.0, self.world.config.topology, 0, size, elapsed_s
         )
-        self.say(request)
+        self.say(self.encoder.request(job, request))
 
     # ---- the coordinator -------------------------------------------------------------------------------------------
 
@@ -107,6 +118,7 @@ class Origin(Node):
                 for job in self.jobs:
                     job.named = False
                     self._offer(job)
+                    self.encoder.offer_again(job)
                     if job.failed:
                         self._say_failed(job)
                     self._ask(job)
@@ -125,17 +137,21 @@ class Origin(Node):
 
     def _forget_unwanted(self, wanted: set[str]) -> None:
         for job in self.jobs:
+            self.encoder.unwanted(job, wanted)
             if job.object_id in wanted:
                 job.named = True
-            elif job.named and job.object_id in self.copies:
-                self.drop_copy(self.copies.pop(job.object_id))
-                self.guard.forget(job.object_id)
+            elif job.named and not job.stopped and not job.failed:
+                self.encoder.stop(job)
+                if job.object_id in self.copies:
+                    self.drop_copy(self.copies.pop(job.object_id))
+                    self.guard.forget(job.object_id)
 
     def answered(self, job: Job, answer: fx.Effect) -> None:
         """To the publish call."""
         match answer:
-            case fx.PublishAccepted(_, version, chunk_bytes):
+            case fx.PublishAccepted(version=version, chunk_bytes=chunk_bytes):
                 if job.object is None:
+                    self.encoder.accepted(job, answer.base_roots, answer.compressed)
                     self._open(job, version, chunk_bytes)
             case fx.PublishFinished():
                 job.over = True
@@ -176,6 +192,7 @@ class Origin(Node):
         job.announced = True
         if self.session is not None and job.object is not None:
             self.say(ev.RootAnnounced(self.worker_id, self.session.number, job.object_id, job.object.root))
+        self.encoder.begin(job)
 
     def _offer(self, job: Job) -> None:
         if job.object is None or job.object_id not in self.copies or job.failed or self.session is None:

@@ -37,7 +37,6 @@ from chappe.core.relay_events import (
     ReportHolding,
     ReportLost,
     ResetObject,
-    Restored,
     Retain,
     Stop,
     StopRequested,
@@ -64,17 +63,7 @@ class Relay(Storing):
 
     def _machine(self) -> Transfer:
         mode = InstallMode.COMMAND if self.world.config.install_s is not None else InstallMode.NONE
-        restored = [
-            Restored(
-                copy.object.object_id,
-                copy.version,
-                copy.object.root if copy.version else "",
-                tuple(iter(copy.held)),
-                copy.object.chunks_total if copy.header else None,
-                copy.version in self.installed,
-            )
-            for copy in self.copies.values()
-        ]
+        restored = [self.restored(copy) for copy in self.copies.values()]
         return Transfer(TransferConfig(mode), restored, self.world.random.random)
 
     # ---- the process -----------------------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from chappe.core.events import Topology
+from chappe.core.events import Payload, Topology
 from chappe.core.status import publication_view
+from chappe.sim.encoding import Trainer
 from chappe.sim.faults import MIXED, Faults
 from chappe.sim.invariants import InvariantError
 from chappe.sim.process import Line
@@ -45,6 +46,10 @@ class Scenario:
     latency_s: float = 0.01
     natted_share: float = 0.0  # of the relays that cannot be dialled
     warm_up_s: float = WARM_UP_S  # before the first publish call
+    pause: tuple[float, float] = (0.1, 1.5)  # between two of them, of the time that one broadcast takes
+    payload: Payload = Payload.FULL  # what may travel
+    changes: tuple[float, ...] = (0.01,)  # one of these is what a delta has of the snapshot's bytes
+    compresses: bool = False  # the snapshot gets smaller by it
 
 
 @dataclass(slots=True)
@@ -96,6 +101,8 @@ class Run:
         self.expected_s = s.payload_bytes / min(slowest, s.origin_uplink_bytes_per_s)
         self.snapshot = 0
         self.to_publish = s.publications
+        if s.payload is not Payload.FULL:
+            self.world.trainer = Trainer(s.payload, s.changes, s.compresses)
         self.faults = Faults(self, s.faults)
         self._trust_by_s: float | None = None
 
@@ -141,7 +148,7 @@ class Run:
         self.to_publish -= 1
         self.publish_next()
         if self.to_publish:
-            self.world.agenda.after(self.expected_s * self.random.uniform(0.1, 1.5), self.publish)
+            self.world.agenda.after(self.expected_s * self.random.uniform(*self.scenario.pause), self.publish)
 
     def publish_next(self) -> None:
         self.snapshot += 1

@@ -17,8 +17,10 @@ from chappe.core.relay_events import (
     LocalFault,
     RelayEvent,
     Removed,
+    Restored,
 )
 from chappe.core.transfer import Transfer
+from chappe.sim.applying import bases_held, land_encoded
 from chappe.sim.clock import HostClock
 from chappe.sim.copies import Copy
 from chappe.sim.fetching import Fetcher
@@ -44,6 +46,13 @@ class Storing(Fetcher):
         self.current = 0
         self.installed: set[int] = set()
         self.hook_broken = False  # what it is given it does not load
+
+    def restored(self, copy: Copy) -> Restored:
+        """As the machine takes it up."""
+        root = copy.object.root if copy.version else ""
+        total = copy.object.chunks_total if copy.header else None
+        installed = copy.version in self.installed
+        return Restored(copy.object.object_id, copy.version, root, tuple(iter(copy.held)), total, installed)
 
     # ---- over the ends of processes ----------------------------------------------------------------------------------
 
@@ -92,20 +101,25 @@ class Storing(Fetcher):
         if copy is None:
             return
         copy.settle(self.agenda.now)
-        root = root_of(copy)
-        if self.disk_full:
-            event: RelayEvent = LandFailed(order.object_id, LocalFault.DISK_FULL, "no room")
-        elif not copy.complete:
-            event = LandFailed(order.object_id, LocalFault.STORE, "chunks are missing")
-        elif root != order.root:
-            event = LandFailed(order.object_id, LocalFault.ROOT_MISMATCH, f"root is {root}")
-        else:
-            copy.version = order.version
+        event = land_encoded(self, order, copy) if copy.object.full_id else self._land_full(order, copy)
+        if isinstance(event, Landed):
+            landed = copy if event.full is None else self.copies[event.full.object_id]
             self.current = max(self.current, order.version)
-            self.world.checks.bytes.landed(self, copy)
-            event = Landed(order.object_id)
+            self.world.checks.bytes.landed(self, landed)
+            self.world.checks.lanes.landed(self, landed, order.root)
         self.handle(event)
         self.world.checks.bytes.versions(self)
+
+    def _land_full(self, order: Land, copy: Copy) -> RelayEvent:
+        root = root_of(copy)
+        if self.disk_full:
+            return LandFailed(order.object_id, LocalFault.DISK_FULL, "no room")
+        if not copy.complete:
+            return LandFailed(order.object_id, LocalFault.STORE, "chunks are missing")
+        if root != order.root:
+            return LandFailed(order.object_id, LocalFault.ROOT_MISMATCH, f"root is {root}")
+        copy.version = order.version
+        return Landed(order.object_id)
 
     def install(self, version: int) -> None:
         """The hook has come to its end."""
@@ -119,7 +133,7 @@ class Storing(Fetcher):
 
     def retain(self, objects: tuple[str, ...], versions: tuple[int, ...]) -> None:
         landed = sorted(c.version for c in self.copies.values() if c.version)
-        keep = {*versions, *landed[-2:]}
+        keep = {*versions, *landed[-2:], *bases_held(self)}
         gone = [i for i, c in self.copies.items() if c.version and c.version not in keep and i not in objects]
         for object_id in gone:
             self.drop_object(object_id)

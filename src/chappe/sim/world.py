@@ -16,6 +16,7 @@ from chappe.core.state import FleetConfig
 from chappe.sim.clock import Agenda, HostClock
 from chappe.sim.coordinator import Coordinator
 from chappe.sim.copies import SimObject
+from chappe.sim.encoding import Trainer
 from chappe.sim.fetching import Fetcher
 from chappe.sim.flow import Stream
 from chappe.sim.invariants import Checks
@@ -65,6 +66,7 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.relays: list[Relay] = []
         self.origin: Origin | None = None
+        self.trainer: Trainer | None = None  # None: full objects only
         self.counts: Counter[str] = Counter()  # what has been exercised: probes, pushes, and the like
         self.trail: deque[tuple[float, str, str, object]] = deque(maxlen=TRAIL_LINES)
         self.odd = False  # some chunk somewhere is not what it should be
