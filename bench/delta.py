@@ -19,10 +19,9 @@ from typing import Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
-from rich.console import Console
-from rich.table import Table
 
 from bench.deltaland import SHARDS, landings
+from bench.deltashow import show, show_landings
 from bench.results import RESULTS, write_results
 from bench.rivals import EXACT, SLOW
 from bench.texts import project_texts
@@ -254,46 +253,3 @@ def minilm_rows(cache: Path, slow_size: int, repeat: int) -> list[Row]:
         label = f"MiniLM, lr {learning_rate:.0e}, {steps} step{'s' if steps > 1 else ''}"
         rows.append({"data": label, "aim": None, **measure(update, repeat), **rivals(base, target, slow_size)})
     return rows
-
-
-def show_landings(rows: Sequence[Row]) -> None:
-    table = Table(
-        "store", "write + fsync", "all chunks at once", "100 Mbit/s", "memory", title="last chunk to landed, s"
-    )
-    for row in rows:
-        timed = [f"{row[f'{name}_s']:.3f} ({row[f'{name}_to_floor']:.2f} x)" for name in ("at_once", "paced")]
-        table.add_row(row["store"], f"{row['floor_s']:.3f}", *timed, f"{row['memory_bytes'] >> 20} MiB")
-    Console(highlight=False, width=200).print(table)
-
-
-def show(rows: Sequence[Row], size: int) -> None:
-    console = Console(highlight=False, width=200)
-    names = [*EXACT, *(name for name in ("delta, same part", *SLOW) if name in rows[0])]
-    sizes = Table("data", "density", "delta", "aim", "B/changed", *names, title="payload, share of the full size")
-    speeds = Table(
-        "data",
-        "encode GB/CPU-s",
-        "GB/s",
-        "2 threads",
-        "decode GB/CPU-s",
-        "GB/s",
-        "2 threads",
-        "copy GB/CPU-s",
-        "GB/s",
-        "2 threads",
-        title="speed, of full size",
-    )
-    for row in rows:
-        aim = "" if row["aim"] is None else f"{row['aim']:.2%}"
-        others = ("-" if row[name] is None else f"{row[name]:.2%}" for name in names)
-        sizes.add_row(
-            row["data"], f"{row['density']:.2%}", f"{row['delta']:.3%}", aim, f"{row['bytes_per_changed']:.2f}", *others
-        )
-        figures = []
-        for name in ("encode", "decode", "copy"):
-            figures += [row[f"{name}_gb_per_cpu_s"], row[f"{name}_gb_per_s"]]
-            figures.append(row[f"{name}_scaling_2"])
-        speeds.add_row(row["data"], *(f"{figure:.2f}" for figure in figures))
-    console.print(sizes)
-    console.print(speeds)
-    console.print(f"synthetic snapshots of {size >> 20} MiB; {os.cpu_count()} cores; chunks of up to 64 KiB")

@@ -1,8 +1,8 @@
 """`python -m bench hop`: what the machine itself carries, without shaped links: origin -> relay -> relay on loopback.
 
-Real daemons and the real publisher: with the payload over TCP connections of its own, over gRPC, and over gRPC with
-glibc's malloc as it comes. Beside them, in the same run, a chain of bare sockets that hash and store the same bytes
-(`bench.barehop`: what a relay cannot do without), and one bare TCP stream.
+Real daemons and the real publisher: with the payload over TCP connections of its own and over gRPC, both also with
+mutual TLS, and over gRPC with glibc's malloc as it comes. Beside them, in the same run, a chain of bare sockets that
+hash and store the same bytes (`bench.barehop`: what a relay cannot do without), and one bare TCP stream.
 """
 
 from __future__ import annotations
@@ -11,32 +11,30 @@ import asyncio
 import os
 import shutil
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console
-from rich.table import Table
-
 from bench import barehop
+from bench.hopshow import BARE, show
 from bench.results import RESULTS, write_results
 from chappe.cli.localfleet import LocalFleet, RelaySpec, relay_specs
 from chappe.cli.process import Process
-from chappe.cli.settings import Flat, Settings, Size
+from chappe.cli.settings import Flat, Settings, Size, TlsSettings
 from chappe.errors import UsageError
+from chappe.hop.net import Tls, load_tls
+from chappe.keys import init_fleet, issue
 from chappe.origin.hashing import hash_snapshot
 from chappe.origin.scan import scan
 from chappe.publisher import AsyncPublisher
 
 FAST = ("--downlink", "10gbit", "--uplink", "10gbit")
-BARE = "bare sockets"
-KINDS = {"TCP": ("auto", True), "gRPC": ("grpc", True), "gRPC, glibc's malloc": ("grpc", False)}
-"""What carries the payload, and whether malloc's thresholds are raised."""
+ORIGIN = "origin"
 _RECEIVER = """
 import socket, sys
 server = socket.create_server(("127.0.0.1", 0))
@@ -47,6 +45,24 @@ while left > 0:
     left -= peer.recv_into(buffer)
 print("done", flush=True)
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """What carries the payload, with which security, and whether malloc's thresholds are raised."""
+
+    transport: str
+    tls: bool = False
+    thresholds: bool = True
+
+
+KINDS = {
+    "TCP": Carrier("auto"),
+    "TCP, TLS": Carrier("auto", tls=True),
+    "gRPC": Carrier("grpc"),
+    "gRPC, TLS": Carrier("grpc", tls=True),
+    "gRPC, glibc's malloc": Carrier("grpc", thresholds=False),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +132,36 @@ def hash_gb_per_s(snapshot: Path) -> float:
     return scanned.snapshot_bytes / (time.perf_counter() - started) / 1e9
 
 
+def _certificates(directory: Path, names: Sequence[str]) -> dict[str, TlsSettings]:
+    """A fleet's CA, and mutual TLS for each of these nodes."""
+    init_fleet(directory)
+    found = {name: issue(directory, name) for name in names}
+    return {n: TlsSettings(tls_cert=f.cert, tls_key=f.key, tls_ca=f.ca) for n, f in found.items()}
+
+
+def _flags(tls: TlsSettings) -> tuple[str, ...]:
+    return ("--tls-cert", str(tls.tls_cert), "--tls-key", str(tls.tls_key), "--tls-ca", str(tls.tls_ca))
+
+
+def _fleet(directory: Path, carrier: Carrier) -> tuple[Fleet, Tls | None]:
+    """Two relays, and what the publisher needs to speak with them."""
+    specs = relay_specs(2, (*FAST, "--transport", carrier.transport))
+    if not carrier.tls:
+        fleet, origin = Fleet(directory, specs), None
+    else:
+        names = ("coordinator", ORIGIN, "me", *(spec.name for spec in specs))
+        of = _certificates(directory / "keys", names)
+        relays = tuple(RelaySpec(spec.name, (*spec.flags, *_flags(of[spec.name]))) for spec in specs)
+        fleet = Fleet(directory, relays, coordinator_flags=_flags(of["coordinator"]), tls=of["me"])
+        origin = load_tls(of[ORIGIN].tls_cert, of[ORIGIN].tls_key, of[ORIGIN].tls_ca)
+    fleet.thresholds = carrier.thresholds
+    return fleet, origin
+
+
 async def broadcast(directory: Path, snapshot: Path, kind: str) -> Run:
     """Two relays in one chain, fresh stores."""
-    transport, thresholds = KINDS[kind]
-    fleet = Fleet(directory, relay_specs(2, (*FAST, "--transport", transport)))
-    fleet.thresholds = thresholds
-    async with fleet, AsyncPublisher(fleet.address, uplink="10gbit", base_cache=False) as publisher:
+    fleet, tls = _fleet(directory, KINDS[kind])
+    async with fleet, AsyncPublisher(fleet.address, uplink="10gbit", base_cache=False, tls=tls) as publisher:
         middle, tail = fleet.workers.values()
         before = cpu_s(middle), cpu_s(tail)
         result = await (await publisher.publish(snapshot, version=1, payload="full", chains=1)).wait(1.0, timeout_s=600)
@@ -154,33 +194,6 @@ async def _measure(base: Path, size_bytes: int, repeats: int) -> tuple[list[Run]
     return runs, rates
 
 
-def _show(runs: list[Run], rates: dict[str, list[float]], size_bytes: int) -> None:
-    repeats = sum(run.kind == BARE for run in runs)
-    table = Table(title=f"origin -> relay -> relay, {size_bytes / 1e9:.2f} GB, medians of {repeats}")
-    for heading in ("payload over", "goodput GB/s", "of bare", "middle CPU s/GB", "of bare", "tail CPU s/GB", "RSS MB"):
-        table.add_column(heading, justify="right")
-
-    def median(kind: str, key: str) -> float:
-        return statistics.median(getattr(run, key) for run in runs if run.kind == kind)
-
-    for kind in (BARE, *KINDS):
-        goodput, middle = median(kind, "goodput_gb_per_s"), median(kind, "middle_cpu_s_per_gb")
-        most = max(max(r.middle_rss_max_bytes, r.tail_rss_max_bytes) for r in runs if r.kind == kind)
-        table.add_row(
-            kind,
-            f"{goodput:.2f}",
-            f"{goodput / median(BARE, 'goodput_gb_per_s'):.2f}",
-            f"{middle:.2f}",
-            f"{middle / median(BARE, 'middle_cpu_s_per_gb'):.2f}",
-            f"{median(kind, 'tail_cpu_s_per_gb'):.2f}",
-            f"{most / 1e6:.0f}",
-        )
-    console = Console()
-    console.print(table)
-    for name, values in rates.items():
-        console.print(f"{name}: {statistics.median(values):.2f}")
-
-
 class HopSettings(Settings):
     size: Size = 1 << 30
     """Of the snapshot."""
@@ -201,7 +214,8 @@ def hop(*, settings: Annotated[HopSettings, Flat] = _DEFAULTS) -> int:
         raise UsageError("--repeats must be 1 or more, and --size at least 1MiB")
     with tempfile.TemporaryDirectory(prefix="chappe-hop-", dir=settings.directory) as base:
         runs, rates = asyncio.run(_measure(Path(base), settings.size, settings.repeats))
-    _show(runs, rates, settings.size)
+    rows = [asdict(run) for run in runs]
+    show(rows, rates, settings.size)
     parameters = settings.model_dump(mode="json", exclude={"output"})
-    write_results(settings.output, "hop", parameters, [asdict(run) for run in runs], rates=rates)
+    write_results(settings.output, "hop", parameters, rows, rates=rates)
     return 0

@@ -124,13 +124,59 @@ def faults_picture(report: Report) -> Figure:
     return figure
 
 
+def layout_picture(report: Report) -> Figure:
+    """How far planned chains are from the best, and from the bound, over random fleets."""
+    rows = report["runs"]
+    figure = Figure(figsize=(8, 0.34 * len(rows) + 1.3), layout="constrained")
+    panel = figure.subplots()
+    places = range(len(rows))
+    panel.barh(places, [row["p90"] for row in rows], 0.6, color=_COLOURS["chains"], label="9 of 10 fleets are below")
+    panel.plot([row["largest"] for row in rows], places, "|", color=_COLOURS["star"], markersize=10, label="the worst")
+    panel.plot([row["mean"] for row in rows], places, "o", color="k", markersize=4, label="mean")
+    panel.axvline(1, color="k", linewidth=0.8)
+    panel.set_yticks(places, [row["name"] for row in rows], fontsize=8)
+    panel.invert_yaxis()
+    panel.set_xlim(left=0)
+    panel.set_xlabel("planned time over what is named")
+    panel.legend(fontsize=8)
+    return figure
+
+
+def striping_picture(report: Report) -> Figure:
+    """T(1.0) of plain chains and of stripes over the bound, a pair of bars for each fleet."""
+    rows = report["runs"]
+    figure = Figure(figsize=(8, 0.36 * len(rows) + 1.4), layout="constrained")
+    panel = figure.subplots()
+    for shift, key, name in ((-0.2, "plain_to_bound", "plain chains"), (0.2, "striped_to_bound", "stripes")):
+        colour = _COLOURS["second"] if key.startswith("plain") else _COLOURS["chains"]
+        bars = panel.barh([at + shift for at in range(len(rows))], [row[key] for row in rows], 0.38, color=colour)
+        bars.set_label(name)
+        panel.bar_label(bars, fmt="%.2f", fontsize=7, padding=2)
+    panel.axvline(1, color="k", linewidth=0.8)
+    panel.set_yticks(range(len(rows)), [row["fleet"] for row in rows], fontsize=8)
+    panel.invert_yaxis()
+    panel.margins(x=0.08)
+    panel.set_xlabel("T(1.0) over the physical bound")
+    panel.legend(fontsize=8)
+    return figure
+
+
 PICTURES: dict[str, Callable[[Report], Figure]] = {
     "chain-vs-star": chain_vs_star,
     "faults": faults_picture,
+    "layout": layout_picture,
+    "striping": striping_picture,
     "peers": peers_picture,
     "unequal": unequal_picture,
 }
-_ELSEWHERE = {"loop": "bench.loopshow", "publish": "bench.publishbench", "scale": "bench.scale", "wan": "bench.wan"}
+_ELSEWHERE = {
+    "delta": "bench.deltashow",
+    "hop": "bench.hopshow",
+    "loop": "bench.loopshow",
+    "publish": "bench.publishshow",
+    "scale": "bench.scale",
+    "wan": "bench.wan",
+}
 """Benches that draw for themselves: their modules have `draw(report)`."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import chainstar, loopshow, peers, unequal
+from bench import chainstar, hopshow, loopshow, peers, publishshow, unequal
 from chappe.units import format_rate, format_size
 
 Report = dict[str, Any]
@@ -88,23 +88,14 @@ def _faults(report: Report) -> list[Table]:
     return [Table(columns, cells)]
 
 
-def _carrier(run: dict[str, Any]) -> str:
-    """Results from before there were data connections say only which malloc it was."""
-    return str(run["kind"]) if "kind" in run else "gRPC" if run["thresholds"] else "gRPC, glibc's malloc"
-
-
 def _hop(report: Report) -> list[Table]:
-    runs = report["runs"]
-    columns = ["payload over", "goodput GB/s", "middle relay CPU s/GB", "last relay CPU s/GB", "most memory"]
-    cells = []
-    for kind in dict.fromkeys(map(_carrier, runs)):
-        mine = [run for run in runs if _carrier(run) == kind]
-        figures = ("goodput_gb_per_s", "middle_cpu_s_per_gb", "tail_cpu_s_per_gb")
-        line = [kind, *(f"{statistics.median(run[key] for run in mine):.2f}" for key in figures)]
-        most = max(max(run["middle_rss_max_bytes"], run["tail_rss_max_bytes"]) for run in mine)
-        cells.append([*line, f"{most / 1e6:.0f} MB"])
     rates = "; ".join(f"{name}: {statistics.median(v):.2f}" for name, v in report.get("rates", {}).items())
-    return [Table(columns, cells, rates and rates + "."), *_further(report, ("runs", "rates"))]
+    found = Table(*hopshow.columns_and_cells(report["runs"]), rates and rates + ".")
+    return [found, *_further(report, ("runs", "rates"))]
+
+
+def _publish(report: Report) -> list[Table]:
+    return [Table(*table) for table in publishshow.tables(report)]
 
 
 def _layout(report: Report) -> list[Table]:
@@ -232,8 +223,17 @@ SECTIONS: dict[str, Section] = {
         " waits. S: steps that every rollout is old.",
         _loop,
     ),
-    "publish": Section("Publishing", "To the first chunk on the wire, and from the last one to installed.", _other),
-    "hop": Section("The machine's own limit", "Origin, relay, relay on loopback, no shaped links.", _hop),
+    "publish": Section(
+        "Publishing",
+        "To the first chunk on the wire, and from the last one to installed, without an install hook. The disk alone: a"
+        " plain program that writes a copy at the same pace, then fsync, rename, fsync of the directory.",
+        _publish,
+    ),
+    "hop": Section(
+        "The machine's own limit",
+        "Origin, relay, relay on loopback, no shaped links. Bare sockets hash and store the same bytes.",
+        _hop,
+    ),
     "scale": Section("Scale", "Many relays, few processes, the real services.", _other),
     "layout": Section("Layouts", "Planned chains over the best possible ones, and over the physical bound.", _layout),
     "striping": Section(

@@ -19,6 +19,7 @@ from chappe.core.relay_events import InstallEnded, Land, Landed, LandFailed, Loc
 from chappe.errors import DeltaError, RootMismatchError, StoreError, VersionConflictError
 from chappe.hop.adapters import refusal
 from chappe.hop.objects import StoredObject
+from chappe.hop.records import LandedSnapshot
 from chappe.hop.store import Store
 from relayd.edges import fault_of
 from relayd.install import environment, run_command
@@ -68,13 +69,8 @@ class Landings:
 
     async def _land(self, order: Land) -> RelayEvent:
         object_id = order.object_id
-        received = self._store.get(object_id)
-        if received is not None and received.landed is None:
-            why = await self._in_thread(lambda: refusal(received, self._base_store))
-            if why:
-                return LandFailed(object_id, LocalFault.STORE, why)  # looked at again: the base may land, too
         try:
-            landed = await self._in_thread(lambda: self._store.land(object_id, order.version, order.root))
+            landed = await self._in_thread(lambda: self._land_or_refuse(order))
         except RootMismatchError as error:
             return LandFailed(object_id, LocalFault.ROOT_MISMATCH, str(error))
         except VersionConflictError as error:
@@ -88,9 +84,18 @@ class Landings:
             if held is not None and fault_of(error) is LocalFault.STORE:
                 await _recheck(held)  # if it is rot, what is left is told and fetched again
             return LandFailed(object_id, fault_of(error), str(error))
+        if isinstance(landed, str):
+            return LandFailed(object_id, LocalFault.STORE, landed)  # looked at again: the base may land, too
         self._landed_s = {order.version: boot_now()}
         full = None if landed.object_id == object_id else self._store.get(landed.object_id)
         return Landed(object_id, None if full is None else restored(full))
+
+    def _land_or_refuse(self, order: Land) -> LandedSnapshot | str:
+        """Blocking. Why not, when it is an adapter whose base is not here."""
+        received = self._store.get(order.object_id)
+        if received is not None and received.landed is None and (why := refusal(received, self._base_store)):
+            return why
+        return self._store.land(order.object_id, order.version, order.root)
 
     async def mend(self, object_id: str) -> None:
         held = self._store.get(object_id)

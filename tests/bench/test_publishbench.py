@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
-from bench.publishbench import End, Start, disk_s, draw, summary, unwritten_bytes
+from bench.diskalone import disk_s, unwritten_bytes
+from bench.publishshow import End, Start, draw, summary
 
 
 @pytest.fixture

@@ -77,14 +77,17 @@ class Disk:
         finally:
             os.close(fd)
 
-    def fsync_files(self, paths: Sequence[Path]) -> None:
-        """Side by side: the device orders them better than we do."""
-        if len(paths) < 2:
-            for path in paths:
+    def fsync_all(self, paths: Sequence[Path]) -> None:
+        """Files and directories side by side, so that they wait for one commit and one flush of the device together.
+
+        The caller's thread takes the first. Raises the first error in their order, when nothing is under way any more.
+        """
+        with ThreadPoolExecutor(SYNC_THREADS_MAX, "chappe-fsync") as threads:  # starts them only while all are busy
+            others = [threads.submit(self.fsync, path) for path in paths[1:]]
+            for path in paths[:1]:
                 self.fsync(path)
-            return
-        with ThreadPoolExecutor(min(SYNC_THREADS_MAX, len(paths)), "chappe-fsync") as threads:
-            list(threads.map(self.fsync, paths))
+            for other in others:
+                other.result()
 
     def write_record(self, path: Path, data: bytes | memoryview, *, durable: bool) -> None:
         """Replace a small file as a whole. Durable: it is on the device, name included, when this returns."""
@@ -102,8 +105,8 @@ class Disk:
         if durable:
             self.fsync(path.parent)
 
-    def write_json(self, path: Path, record: Mapping[str, Any]) -> None:
-        self.write_record(path, json.dumps(record, indent=1).encode() + b"\n", durable=True)
+    def write_json(self, path: Path, record: Mapping[str, Any], *, durable: bool = True) -> None:
+        self.write_record(path, json.dumps(record, indent=1).encode() + b"\n", durable=durable)
 
     def unlink(self, path: Path) -> None:
         self._step("unlink")

@@ -1,14 +1,15 @@
 """How a complete object becomes a version, so that a crash at any step leaves the old or the new one, never half.
 
     complete, root matches
-      │ 1 seal        files 0444 and fsynced, directories below fsynced and 0555, header and pages fsynced
-      │ 2 record      objects/<id>/landing, durable          a crash up to here: still an object being received
+      │ 1 record      objects/<id>/landing                    a crash up to the rename: still an object being received
+      │ 2 seal        files 0444, directories below 0555; they, header, pages and record fsynced, all at once
       │ 3 rename      objects/<id>/files -> snapshots/<v>     the moment; a crash after it: open() does the rest
       │ 4 settle      snapshots/<v> 0555, both parents fsynced, journal gone
       ▼ 5 advance     current -> snapshots/<v>, unless it is newer already
 
-A version that is there with the same root is adopted: in step 3 the object's own files go to the trash instead.
-Everything here blocks. What the disk says at start is read back by `survey`.
+Three times the device is waited for, in 2, 4 and 5: what a step stands on is durable before it. A record says nothing
+while the object still has its files. A version that is there with the same root is adopted: in step 3 the object's own
+files go to the trash instead. Everything here blocks. What the disk says at start is read back by `survey`.
 """
 
 from __future__ import annotations
@@ -34,11 +35,8 @@ def land(disk: Disk, layout: StoreLayout, held: StoredObject, record: LandingRec
         raise VersionConflictError(f"{target} exists and nothing here says what it is: move it away")
     try:
         held.flush()
-        if not adopt:
-            _seal(disk, layout, held)
-        disk.fsync_files([path for path in (own.header, own.pages) if path.exists()])
         write_landing(disk, own.landing, record)
-        disk.fsync(layout.objects)
+        _seal(disk, layout, held, adopt)
         if adopt:
             trashed = layout.trash_name(held.object_id)
             held.relocate(record, target, lambda: disk.move_tree(own.files, trashed))
@@ -49,34 +47,34 @@ def land(disk: Disk, layout: StoreLayout, held: StoredObject, record: LandingRec
         raise store_error(error, f"landing version {record.version}") from error
 
 
-def _seal(disk: Disk, layout: StoreLayout, held: StoredObject) -> None:
-    top = layout.object(held.object_id).files
-    files, directories = files_below(top)
-    for path in files:
-        disk.chmod(path, FILE_MODE)
+def _seal(disk: Disk, layout: StoreLayout, held: StoredObject, adopt: bool) -> None:
+    own = layout.object(held.object_id)
+    paths = [own.landing, own.root, layout.objects, *(path for path in (own.header, own.pages) if path.exists())]
+    if not adopt:
+        files, directories = files_below(own.files)
+        for path in files:
+            disk.chmod(path, FILE_MODE)
+        for path in directories:
+            disk.chmod(path, DIRECTORY_MODE)
+        paths = [*files, *directories, own.files, *paths]  # the longest first
     try:
-        disk.fsync_files(files)
+        disk.fsync_all(paths)
     except OSError as error:
         # The kernel reports a lost write once and then calls the page clean: a second fsync would prove nothing.
         failure = store_error(error, f"object {held.object_id}")
         if not isinstance(failure, DiskFullError):
             held.damaged = True
             with contextlib.suppress(OSError):
-                disk.unlink(layout.object(held.object_id).journal)
+                disk.unlink(own.journal)
             raise StoreError(f"{failure}. The device lost a write: the object must be received again") from error
         raise
-    for path in reversed(directories):  # os.walk goes down, so this goes up
-        disk.chmod(path, DIRECTORY_MODE)
-        disk.fsync(path)
-    disk.fsync(top)
 
 
 def settle(disk: Disk, layout: StoreLayout, object_id: str, version: int) -> None:
     """Step 4; doing it twice is doing it once. Raises OSError."""
     own = layout.object(object_id)
     disk.chmod(layout.snapshot(version), DIRECTORY_MODE)
-    disk.fsync(layout.snapshots)
-    disk.fsync(own.root)
+    disk.fsync_all([layout.snapshots, own.root])
     disk.unlink(own.journal)
 
 

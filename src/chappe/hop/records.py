@@ -29,7 +29,8 @@ class LandedSnapshot:
 
 
 def write_landing(disk: Disk, path: Path, record: LandingRecord) -> None:
-    disk.write_json(path, asdict(record))
+    """Not durable yet: the caller syncs it with all that it speaks of."""
+    disk.write_json(path, asdict(record), durable=False)
 
 
 def read_landing(path: Path) -> LandingRecord | None:

@@ -2,17 +2,26 @@
 
 Only asks the kernel to begin (sync_file_range): nothing is waited for, no error is consumed, nothing becomes durable.
 Where the call does not exist, the landing takes longer and that is all.
+
+A round begins with 8 MiB that are not on their way yet, on slow links with less, so that little is left at the end:
+1 MiB, but fifty times a second at most. While one round is stuck in the device's queue, what comes waits for the next.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from chappe.clock import boot_now
 from chappe.hop.filecache import FileCache
 
 EVERY_BYTES = 8 << 20
+"""So much is always worth a round."""
+EVERY_BYTES_MIN = 1 << 20
+EVERY_S_MIN = 0.02
+"""What less than `EVERY_BYTES` has to be, and to wait after the round before."""
 _SYNC_FILE_RANGE_WRITE = 2
 
 
@@ -23,25 +32,45 @@ def start_writeback(fd: int) -> None:
         call(ctypes.c_int(fd), ctypes.c_int64(0), ctypes.c_int64(0), ctypes.c_uint(_SYNC_FILE_RANGE_WRITE))
 
 
+class Pacing:
+    """When the next round is due."""
+
+    def __init__(self, clock: Callable[[], float] = boot_now) -> None:
+        self._clock = clock
+        self._bytes = 0
+        self._begun_s = float("-inf")
+
+    def wrote(self, size_bytes: int) -> bool:
+        """So much more is dirty: whether a round is due."""
+        self._bytes += size_bytes
+        if self._bytes < EVERY_BYTES_MIN:
+            return False
+        return self._bytes >= EVERY_BYTES or self._clock() - self._begun_s >= EVERY_S_MIN
+
+    def begin(self) -> None:
+        self._bytes, self._begun_s = 0, self._clock()
+
+
 class WriteBehind:
     """One thread for a store: it may block, the event loop must not."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = boot_now, start: Callable[[int], None] = start_writeback) -> None:
+        self._start = start
         self._pool: ThreadPoolExecutor | None = None
         self._job: Future[None] | None = None
         self._dirty: dict[tuple[FileCache, int], None] = {}
-        self._dirty_bytes = 0
+        self._pacing = Pacing(clock)
 
     def wrote(self, files: FileCache, file: int, size_bytes: int) -> None:
         """Never blocks: while the device is busy, what comes is left for the next round."""
         self._dirty[files, file] = None
-        self._dirty_bytes += size_bytes
-        if self._dirty_bytes < EVERY_BYTES or (self._job is not None and not self._job.done()):
+        if not self._pacing.wrote(size_bytes) or (self._job is not None and not self._job.done()):
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "chappe-writeback")
-        dirty, self._dirty, self._dirty_bytes = self._dirty, {}, 0
-        self._job = self._pool.submit(_run, list(dirty))
+        dirty, self._dirty = self._dirty, {}
+        self._pacing.begin()
+        self._job = self._pool.submit(self._run, list(dirty))
 
     def close(self) -> None:
         """Waits for the round that is under way."""
@@ -49,8 +78,7 @@ class WriteBehind:
         if self._pool is not None:
             self._pool.shutdown()
 
-
-def _run(dirty: list[tuple[FileCache, int]]) -> None:
-    for files, file in dirty:
-        with contextlib.suppress(OSError), files.fd(file) as fd:  # an object that was dropped meanwhile
-            start_writeback(fd)
+    def _run(self, dirty: list[tuple[FileCache, int]]) -> None:
+        for files, file in dirty:
+            with contextlib.suppress(OSError), files.fd(file) as fd:  # an object that was dropped meanwhile
+                self._start(fd)
