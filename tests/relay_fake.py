@@ -59,7 +59,8 @@ class MemoryObject:
 
     def put_page(self, data: bytes) -> None:
         assert self.manifest is not None
-        index, digests = decode_page(self.manifest, data)
+        page = decode_page(self.manifest, data)
+        index, digests = page.index, page.digests
         assert index == len(self._pages)
         self._pages.append(data)
         self._digests += check_page(self.manifest, index, b"".join(digests))

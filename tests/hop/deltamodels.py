@@ -16,7 +16,7 @@ from chappe.payload.plan import DeltaPlan
 from chappe.payload.safetensors import parse_header
 from chappe.payload.table import SnapshotTable
 from chappe.wire.manifest import encode_header
-from tests.hop.storekit import Model
+from tests.hop.storekit import Model, OpenModel
 from tests.payload.deltakit import MemorySnapshot, safetensors_file
 
 ELEMENTS = 700_000  # two blocks and a half of two tensors, in all
@@ -81,16 +81,17 @@ def envelope_model(data: bytes, base: Model, target: Model, object_id: str) -> M
         XXH3_128,
         1 << 16,
         (FileEntry(DELTA_FILE, len(data)),),
+        chunks_per_page=4,
         kind=ObjectKind.DELTA,
         base_root=base.root,
         target_bytes=target.manifest.payload_bytes,
     )
-    return Model({DELTA_FILE: data}, manifest, target.root)
+    return OpenModel({DELTA_FILE: data}, manifest, target.root)
 
 
 def with_bytes(delta: Model, data: bytes) -> Model:
     """The same object with other bytes, of which its publisher has made pages and all."""
-    return Model({DELTA_FILE: data}, replace(delta.manifest, files=(FileEntry(DELTA_FILE, len(data)),)), delta.root)
+    return OpenModel({DELTA_FILE: data}, replace(delta.manifest, files=(FileEntry(DELTA_FILE, len(data)),)), delta.root)
 
 
 def table_of(model: Model) -> SnapshotTable:
@@ -111,7 +112,8 @@ def compressed_model(target: Model, object_id: str, *, closing_root: str | None 
         XXH3_128,
         1 << 16,
         (FileEntry(DELTA_FILE, len(data)),),
+        chunks_per_page=4,
         kind=ObjectKind.FULL_COMPRESSED,
         target_bytes=target.manifest.payload_bytes,
     )
-    return Model({DELTA_FILE: data}, manifest, target.root)
+    return OpenModel({DELTA_FILE: data}, manifest, target.root)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chappe.core.digest import XXH3_128
 from chappe.core.ledger import Ledger
-from chappe.core.manifest import CHUNK_BYTES_MIN, FileEntry, Manifest
+from chappe.core.manifest import CHUNK_BYTES_MIN, DELTA_FILE, FileEntry, Manifest, ObjectKind
 from chappe.core.stripemap import PLAIN
 from chappe.errors import ChunkMismatchError, ManifestError
 from chappe.hop.catalog import Catalog
@@ -84,16 +84,19 @@ class MemoryObject:
     def put_header(self, data: bytes) -> None:
         self.manifest = decode_header(data, self.object_id)
         self.header_bytes = data
-        self.ledger.total = self.manifest.chunks_total
+        self.ledger.total = None if self.manifest.open_end else self.manifest.chunks_total
         self.signal.fire()
 
     def put_page(self, data: bytes) -> None:
         assert self.manifest is not None
-        index, digests = decode_page(self.manifest, data)
-        if index != len(self._pages):
+        page = decode_page(self.manifest, data)
+        if page.index != len(self._pages):
             raise ManifestError("page out of order")
         self._pages.append(data)
-        self._digests += digests
+        self._digests += page.digests
+        if page.closed is not None:
+            self.manifest = page.closed
+            self.ledger.total = page.closed.chunks_total
         self.signal.fire()
 
     def put_chunks(self, chunks: Sequence[tuple[int, Data]], digests: Sequence[bytes] | None = None) -> None:
@@ -121,11 +124,20 @@ class MemoryOrigin(MemoryObject):
         chunks_per_page: int = 4,
         files: Sequence[FileEntry] | None = None,
         object_id: str = OBJECT_ID,
+        most_bytes: int = 0,
     ) -> None:
+        """With `most_bytes` it is an object that is still being made: its end is open until all of it is released."""
         super().__init__(object_id)
         entries = tuple(files) if files is not None else (FileEntry("model.safetensors", len(payload)),)
-        manifest = Manifest(object_id, XXH3_128, chunk_bytes, entries, chunks_per_page=chunks_per_page)
-        self.put_header(encode_header(manifest))
+        self._whole = manifest = Manifest(object_id, XXH3_128, chunk_bytes, entries, chunks_per_page=chunks_per_page)
+        if most_bytes:
+            entries, most = (FileEntry(DELTA_FILE, len(payload)),), (FileEntry(DELTA_FILE, most_bytes),)
+            self._whole = manifest = replace(
+                manifest, files=entries, kind=ObjectKind.FULL_COMPRESSED, target_bytes=2 * most_bytes
+            )
+            self.put_header(encode_header(replace(manifest, files=most, open_end=True)))
+        else:
+            self.put_header(encode_header(manifest))
         starts = [sum(f.size_bytes for f in entries[:i]) for i in range(len(entries))]
         self._all: list[bytes] = []
         for i in range(manifest.chunks_total):
@@ -136,12 +148,15 @@ class MemoryOrigin(MemoryObject):
     def release(self, stop: int | None = None) -> None:
         """Chunks [0, stop) are here now, and their pages."""
         assert self.manifest is not None
-        total = self.manifest.chunks_total
+        whole = self._whole
+        total = whole.chunks_total
         stop = total if stop is None else stop
-        last_page = self.manifest.pages_total if stop == total else self.manifest.page_of(max(stop - 1, 0)) + 1
+        last_page = whole.pages_total if stop == total else whole.page_of(max(stop - 1, 0)) + 1
         for page in range(self.pages_held, last_page):
-            first, end = self.manifest.chunks_of_page(page)
-            self.put_page(encode_page(page, [XXH3_128.once(self._all[i]) for i in range(first, end)]))
+            first, end = whole.chunks_of_page(page)
+            ends = self.manifest.open_end and page == whole.pages_total - 1
+            digests = [XXH3_128.once(self._all[i]) for i in range(first, end)]
+            self.put_page(encode_page(page, digests, whole.payload_bytes if ends else 0))
         for start, end in self.ledger.held.missing(0, stop):
             self.put_chunks([(i, self._all[i]) for i in range(start, end)])
         self.signal.fire()

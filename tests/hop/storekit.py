@@ -6,7 +6,7 @@ import errno
 import os
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chappe.core.digest import XXH3_128, Algorithm
@@ -56,6 +56,28 @@ class Model:
     def chunks(self, numbers: Iterable[int] | None = None) -> list[tuple[int, bytes]]:
         wanted = range(self.manifest.chunks_total) if numbers is None else numbers
         return [(number, self.chunk(number)) for number in wanted]
+
+
+@dataclass(frozen=True)
+class OpenModel(Model):
+    """As it travels while it is being made: the header says what it has at most, the last page what it has."""
+
+    most_bytes: int = 0
+
+    @property
+    def header(self) -> bytes:
+        (file,) = self.manifest.files
+        files = (FileEntry(file.path, self.most_bytes or 3 * file.size_bytes),)
+        return encode_header(replace(self.manifest, files=files, open_end=True))
+
+    @property
+    def pages(self) -> list[bytes]:
+        last = self.manifest.pages_total - 1
+        once, chunks_of = self.manifest.algorithm.once, self.manifest.chunks_of_page
+        last_page = encode_page(
+            last, [once(self.chunk(c)) for c in range(*chunks_of(last))], self.manifest.payload_bytes
+        )
+        return [*super().pages[:-1], last_page]
 
 
 DEFAULT_FILES = {

@@ -113,6 +113,21 @@ def test_a_page_log_that_found_no_room_is_as_before(tmp_path: Path) -> None:
     log.close()
 
 
+def test_a_page_log_is_read_and_then_gone_on_with(tmp_path: Path) -> None:
+    """A relay that has started again serves a child before more comes to itself."""
+    log = PageLog(Disk(), tmp_path / "p")
+    log.append(b"one")
+    log.close()
+    again = PageLog(Disk(), tmp_path / "p")
+    assert again.load() == [b"one"]
+    assert again.get(0) == b"one"
+    again.append(b"two")
+    assert [again.get(i) for i in range(2)] == [b"one", b"two"]
+    again.close()
+    (tmp_path / "p").chmod(0o444)
+    assert PageLog(Disk(), tmp_path / "p").load() == [b"one", b"two"]
+
+
 def test_no_empty_record_is_sound() -> None:
     assert unframe(bytes(64)) is None
     assert unframe(frame(b"x")) == b"x"

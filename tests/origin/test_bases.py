@@ -142,7 +142,7 @@ async def test_a_delta_that_is_not_wanted_any_more_leaves_nothing(tmp_path: Path
     file.encode()
     assert (file.changed_elements, file.compared_elements) == (100, 200_000)
     file.close("xxh3_128:" + "1" * 32)
-    assert 0 < file.snapshot().snapshot_bytes < 10_000
+    assert 0 < file.payload_bytes < 10_000
     file.discard()
     file.discard()
     assert not [name for name in os.listdir(tmp_path) if name.startswith("chappe-spool-")]

@@ -73,7 +73,8 @@ async def test_pages_chunks_and_root_match_the_files(tmp_path: Path, algorithm: 
     assert origin.pages_held == manifest.pages_total
     payload = []
     for page in range(manifest.pages_total):
-        index, digests = decode_page(manifest, origin.page_bytes(page))
+        content = decode_page(manifest, origin.page_bytes(page))
+        index, digests = content.index, content.digests
         assert index == page
         for chunk, digest in zip(range(*manifest.chunks_of_page(page)), digests, strict=True):
             data = origin.read_chunk(chunk)

@@ -142,8 +142,8 @@ def test_pages_survive_the_wire() -> None:
     manifest = make(chunks_per_page=100)
     assert manifest.pages_total == 2
     digests = [bytes([i]) * 16 for i in range(manifest.chunks_total)]
-    assert wire.decode_page(manifest, wire.encode_page(0, digests[:100])) == (0, digests[:100])
-    assert wire.decode_page(manifest, wire.encode_page(1, digests[100:])) == (1, digests[100:])
+    assert wire.decode_page(manifest, wire.encode_page(0, digests[:100])) == wire.PageContent(0, digests[:100])
+    assert wire.decode_page(manifest, wire.encode_page(1, digests[100:])) == wire.PageContent(1, digests[100:])
 
 
 @pytest.mark.parametrize(
@@ -203,3 +203,57 @@ def test_a_compressed_snapshot_is_one_file_that_begins_at_nothing() -> None:
         replace(compressed, kind=ObjectKind.DELTA)
     with pytest.raises(ManifestError, match="how large"):
         replace(compressed, target_bytes=0)
+
+
+def open_end(**changes: object) -> pb.Header:
+    delta = Manifest(
+        ID,
+        XXH3_128,
+        1 << 16,
+        (FileEntry(DELTA_FILE, 10 << 16),),
+        kind=ObjectKind.FULL_COMPRESSED,
+        chunks_per_page=4,
+        target_bytes=1 << 20,
+        open_end=True,
+    )
+    message = pb.Header.FromString(wire.encode_header(delta))
+    for name, value in changes.items():
+        setattr(message, name, value)
+    return message
+
+
+def test_a_header_with_an_open_end_survives_and_older_nodes_refuse_it() -> None:
+    message = open_end()
+    manifest = wire.decode_header(message.SerializeToString(), ID)
+    assert (manifest.open_end, manifest.payload_bytes, manifest.chunks_total) == (True, 10 << 16, 10)
+    assert message.format == 2  # a node that knows no open end speaks 1, and says so
+    for hostile, why in (
+        (open_end(format=1), "upgrade"),
+        (open_end(open_end=False), "upgrade"),
+        (open_end(format=3), "upgrade"),
+    ):
+        with pytest.raises(ManifestError, match=why):
+            wire.decode_header(hostile.SerializeToString(), ID)
+    full = header()
+    full.format, full.open_end = 2, True
+    with pytest.raises(ManifestError, match="an open end"):
+        decode(full)
+
+
+@given(st.integers(1, 10 << 16), st.integers(0, 3), st.integers(0, 5), st.integers(-1, 1 << 17))
+def test_the_last_page_says_what_it_can(size: int, index: int, digests: int, off: int) -> None:
+    """Exactly the pages that a publisher makes are taken: those whose digests end where the object does."""
+    manifest = wire.decode_header(open_end().SerializeToString(), ID)
+    end = max(1, size + off)
+    chunks = -(-end // (1 << 16))
+    right = end <= 10 << 16 and index == (chunks - 1) // 4 and digests == chunks - 4 * index
+    data = wire.encode_page(index, [bytes(16)] * digests, end)
+    if not right:
+        with pytest.raises(ManifestError):
+            wire.decode_page(manifest, data)
+        return
+    page = wire.decode_page(manifest, data)
+    assert page.closed is not None
+    assert (page.closed.payload_bytes, page.closed.chunks_total, page.closed.open_end) == (end, chunks, False)
+    again = wire.decode_page(page.closed, data)  # from another parent
+    assert (again.digests, again.closed) == (page.digests, None)

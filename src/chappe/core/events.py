@@ -143,7 +143,8 @@ class LeaveRequested:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """An origin holds the header of an object and serves it. `root` is set when it offers a closed object again."""
+    """An origin holds the header of an object and serves it. `root` is set when it offers a closed object again. With
+    `open_end` it is still being made, `payload_bytes` and `chunks_total` are an estimate, and it is offered again."""
 
     worker_id: str
     session: int
@@ -156,6 +157,7 @@ class Offered:
     root: str = ""
     changed_elements: int = 0  # of a delta, of those that have a base
     compared_elements: int = 0
+    open_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from chappe.core.events import (
     ForgetRequested,
     Heard,
     Hello,
+    Holding,
     HoldingChanged,
     LearnerMoved,
     LeaveRequested,
@@ -72,6 +73,7 @@ from chappe.core.supersede import Supersession
 from chappe.core.training import KEY as TRAINING_KEY
 from chappe.core.training import Training
 from chappe.core.trial import Trial
+from chappe.core.workers import Worker
 
 __all__ = ["Fleet", "FleetConfig", "FleetState"]
 
@@ -200,7 +202,8 @@ class Fleet:
             case LeaveRequested():
                 self._leave(event)
             case Offered():
-                self._offering.offered(event)
+                for worker in self._offering.offered(event):
+                    self._take_holding(worker, worker.holdings[event.object_id])
             case RootAnnounced():
                 self._offering.root_announced(event)
             case SourceFailed():
@@ -231,12 +234,14 @@ class Fleet:
 
     def _holding_changed(self, event: HoldingChanged) -> None:
         worker = self._context.of_session(event.worker_id, event.session)
-        if worker is None:
-            return
-        publication = self._progress.take_holding(worker, event.holding)
+        if worker is not None:
+            self._take_holding(worker, event.holding)
+
+    def _take_holding(self, worker: Worker, holding: Holding) -> None:
+        publication = self._progress.take_holding(worker, holding)
         if publication is None:
             return
-        if worker.holdings[event.holding.object_id].state is ObjectState.DISK_FULL:
+        if worker.holdings[holding.object_id].state is ObjectState.DISK_FULL:
             for place in publication.layout.places(worker.worker_id):
                 self._placement.move_to_end(publication, place, RebuildReason.DISK_FULL)
         rooted = any(chain.rooted for chain in publication.layout.chains_of(worker.worker_id))

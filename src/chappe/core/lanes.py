@@ -59,6 +59,17 @@ def waits_for_lane(state: FleetState, main: Publication) -> bool:
     return bool(due) and any(m.via in due and m.counted and m.level == 0 for m in main.members.values())
 
 
+def is_still_made(state: FleetState, main: Publication) -> bool:
+    """The end of an object is not known yet, and its origin will tell it."""
+    return any(p.open_end and p.phase not in ENDED and not _cannot_be_served(state, p) for p in lanes_of(state, main))
+
+
+def _cannot_be_served(state: FleetState, lane: Publication) -> bool:
+    """Its origin is gone for good, or cannot go on with it."""
+    origin = state.workers.get(lane.origin_id)
+    return lane.source_failed or origin is None or origin.lapsed or origin.leaving
+
+
 def lane_for(state: FleetState, main: Publication, worker: Worker) -> str:
     """The object by which it gets the version: where it stands, what it was promised, else the first whose base it
     proves; empty for the full one."""
@@ -118,16 +129,13 @@ class Lanes:
             kind=event.kind,
             payload_bytes=event.payload_bytes,
             chunks_total=event.chunks_total,
+            open_end=event.open_end,
             root=main.root,
             main=main.object_id,
             base_root=main.deltas[event.object_id],
-            changed_elements=event.changed_elements,
-            compared_elements=event.compared_elements,
         )
-        before = self._density_before() if self._is_one_step(lane) else None
-        lane.alarm = alarm_of(lane.changed_elements, lane.compared_elements, lane.payload_bytes, before)
-        if lane.alarm:
-            self._context.log("delta_alarm", lane.alarm, version=main.version)
+        if not event.open_end:
+            self._note_density(lane, event)
         self._context.state.publications[lane.object_id] = lane
         for worker_id, member in main.members.items():
             worker = self._context.state.workers.get(worker_id)
@@ -135,6 +143,21 @@ class Lanes:
                 lane.enlist(worker_id, Member(member.name, targeted=member.targeted, lost=member.lost))
         self._context.update(lane)
         return lane
+
+    def close_end(self, lane: Publication, event: Offered) -> list[Worker]:
+        """All of it has been made: what it has is known now. Returns those whose word of it can be judged only now."""
+        lane.open_end = False
+        lane.payload_bytes, lane.chunks_total = event.payload_bytes, event.chunks_total
+        self._note_density(lane, event)
+        self._context.update(lane)
+        return [w for w in self._context.state.relays if lane.object_id in w.holdings]
+
+    def _note_density(self, lane: Publication, event: Offered) -> None:
+        before = self._density_before() if self._is_one_step(lane) else None
+        lane.changed_elements, lane.compared_elements = event.changed_elements, event.compared_elements
+        lane.alarm = alarm_of(lane.changed_elements, lane.compared_elements, lane.payload_bytes, before)
+        if lane.alarm:
+            self._context.log("delta_alarm", lane.alarm, version=lane.version)
 
     def _is_one_step(self, lane: Publication) -> bool:
         """It begins at the version before: what changes in two or three steps at once says nothing of one."""
@@ -197,9 +220,8 @@ class Lanes:
                 )
 
     def _has_no_source(self, lane: Publication) -> bool:
-        """Its origin is gone for good, or cannot serve it, and nobody holds all of it."""
-        origin = self._context.state.workers.get(lane.origin_id)
-        gone = lane.source_failed or origin is None or origin.lapsed or origin.leaving
+        """Its origin does not serve it any more, and nobody holds all of it."""
+        gone = _cannot_be_served(self._context.state, lane)
         return gone and any(c.members and not self._placement.fed(lane, c) for c in lane.layout.chains)
 
     def _walled_in(self, main: Publication, lane: Publication, worker_id: str) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -81,6 +81,9 @@ class Manifest:
 
     A delta is one file, cut and hashed like any other; `target_bytes` is the size of the snapshot that it leads to,
     `base_root` the root that it begins at. A compressed snapshot is a delta that begins at nothing.
+
+    With `open_end` the object travels while it is being made: the size of its file is what it has at most, `closed` is
+    the same manifest once the last page has said how much it is. No chunk is beyond a page, so none is placed wrongly.
     Raises ManifestError from the constructor when a field is out of bounds, so that an instance is always sound (paths
     are checked by `chappe.payload.paths`).
     """
@@ -94,6 +97,7 @@ class Manifest:
     kind: ObjectKind = ObjectKind.FULL
     base_root: str = ""
     target_bytes: int = 0
+    open_end: bool = False
 
     def __post_init__(self) -> None:
         self._check_kind()
@@ -117,8 +121,8 @@ class Manifest:
 
     def _check_kind(self) -> None:
         if self.kind is ObjectKind.FULL:
-            if self.base_root or self.target_bytes:
-                raise ManifestError("a full object with a base")
+            if self.base_root or self.target_bytes or self.open_end:
+                raise ManifestError("a full object with a base, or an open end")
             return
         if [f.path for f in self.files] != [DELTA_FILE] or self.tensors:
             raise ManifestError(f"a {self.kind.value} object that is not one file")
@@ -127,6 +131,18 @@ class Manifest:
         begins = ":" in self.base_root and len(self.base_root) <= ROOT_CHARS_MAX
         if begins if self.kind is ObjectKind.FULL_COMPRESSED else not begins:
             raise ManifestError(f"a {self.kind.value} object that begins at {self.base_root[:80]!r}")
+
+    def closed(self, index: int, digests: int, end_bytes: int) -> Manifest:
+        """What this is when its last page is number `index`, of so many digests. Raises ManifestError if that cannot
+        be."""
+        most = self.files[0].size_bytes
+        if not 0 < end_bytes <= most:
+            raise ManifestError(f"an object of at most {most} bytes is said to end at {end_bytes}")
+        manifest = replace(self, files=(FileEntry(self.files[0].path, end_bytes),), open_end=False)
+        start, stop = manifest.chunks_of_page(index)
+        if index != manifest.pages_total - 1 or stop - start != digests:
+            raise ManifestError(f"page {index} of {digests} digests cannot be the last of {end_bytes} bytes")
+        return manifest
 
     @property
     def payload_bytes(self) -> int:

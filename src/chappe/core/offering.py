@@ -20,6 +20,7 @@ from chappe.core.publication import ENDED, Member, Phase, Publication
 from chappe.core.rates import link_of
 from chappe.core.reasons import RebuildReason
 from chappe.core.supersede import Supersession
+from chappe.core.workers import Worker
 
 
 class Offering:
@@ -43,27 +44,32 @@ class Offering:
         self._laying = laying
         self._ending = ending
 
-    def offered(self, event: Offered) -> None:
+    def offered(self, event: Offered) -> list[Worker]:
+        """Returns those whose word of the object can be judged only now, because its end has become known."""
         publication = self._ending.of_origin(event.worker_id, event.session, event.object_id)
         if publication is None:
             self._delta_offered(event)
-            return
+            return []
         self._context.dirty[event.worker_id] = None
         if publication.phase in ENDED or publication.retired:
-            return  # its assignment does not name the object: it may let go of it
+            return []  # its assignment does not name the object: it may let go of it
+        judged: list[Worker] = []
+        if publication.open_end and not event.open_end:
+            judged = self._lanes.close_end(publication, event)
         if publication.phase is Phase.OPENING:
             self._open(publication, event)
-        elif (event.payload_bytes, event.chunks_total) != (publication.payload_bytes, publication.chunks_total):
+        elif _what_is_offered(event) != _what_is_offered(publication):
             self._context.log("offer_differs", "not what was offered before", version=publication.version)
-            return
+            return []
         elif publication.burned and event.root != publication.root and publication.origin_out and not publication.main:
             self._refuse_root(publication, event)
-            return
+            return []
         elif publication.origin_out or publication.source_failed:
             publication.source_failed = False
             self._membership.origin_returned(publication)
         if event.root and publication.phase not in ENDED and not publication.main:
             self._burn(publication, event.root)
+        return judged
 
     def _delta_offered(self, event: Offered) -> None:
         worker = self._context.of_session(event.worker_id, event.session)
@@ -162,3 +168,7 @@ class Offering:
         self._context.log("root_announced", "", version=publication.version, root=root)
         for worker in self._context.state.relays:  # keep_versions is told to everybody
             self._context.dirty[worker.worker_id] = None
+
+
+def _what_is_offered(one: Offered | Publication) -> tuple[int, int, bool]:
+    return one.payload_bytes, one.chunks_total, one.open_end

@@ -12,7 +12,7 @@ from itertools import pairwise
 from chappe.core.context import Context
 from chappe.core.effects import PublishErrorKind, PublishFinished, PublishProgress, RequestRefused
 from chappe.core.events import Holding, ObjectState
-from chappe.core.lanes import Lanes, of_version, waits_for_lane
+from chappe.core.lanes import Lanes, is_still_made, of_version, waits_for_lane
 from chappe.core.placement import Placement
 from chappe.core.publication import ENDED, INSTALLED, LEVELS, RECEIVED, VERIFIED, Phase, Publication
 from chappe.core.workers import Worker, is_complete
@@ -21,7 +21,9 @@ from chappe.core.workers import Worker, is_complete
 def check(publication: Publication, holding: Holding) -> str:
     """Why this cannot be true of the publication's object; empty when it can."""
     total = publication.chunks_total
-    if holding.chunks_total is not None and holding.chunks_total != total:
+    if publication.open_end:  # how many there are, its origin will say; until then nobody's word can be compared
+        total = max((stop for _, stop in holding.chunks), default=0)
+    elif holding.chunks_total is not None and holding.chunks_total != total:
         return f"reports {holding.chunks_total} chunks, the object has {total}"
     if any(start < 0 or stop > total or start >= stop for start, stop in holding.chunks):
         return f"reports chunks outside the object's {total}"
@@ -42,6 +44,8 @@ def believable(publication: Publication, holding: Holding) -> Holding:
     lie = check(publication, holding)
     if lie:
         return Holding(holding.object_id, ObjectState.FAILED, reason=lie)
+    if publication.open_end:
+        return holding
     if holding.chunks_total is None and is_complete(holding) and publication.chunks_total:
         return replace(holding, chunks=((0, publication.chunks_total),), chunks_total=publication.chunks_total)
     return replace(holding, chunks_total=publication.chunks_total)
@@ -165,6 +169,8 @@ class Progress:
         state = self._context.state
         if waits_for_lane(state, publication):
             return False
+        if is_still_made(state, publication):
+            return False  # what was sent is not known before, either
         return all(self._placement.can_do_without_origin(p) for p in of_version(state, publication))
 
     def _refuse_watchers(self, publication: Publication, kind: PublishErrorKind) -> None:

@@ -90,6 +90,7 @@ class Publication:
     kind: str = "full"
     payload_bytes: int = 0
     chunks_total: int = 0
+    open_end: bool = False  # of a lane: it is still being made; payload_bytes and chunks_total are an estimate
     root: str = ""
     floor_s: float | None = None
     ended_s: float | None = None
@@ -257,6 +258,7 @@ class Publication:
             "kind": self.kind,
             "payload_bytes": self.payload_bytes,
             "chunks_total": self.chunks_total,
+            "open_end": self.open_end,
             "root": self.root,
             "floor_s": self.floor_s,
             "ended_s": self.ended_s,

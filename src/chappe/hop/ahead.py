@@ -50,16 +50,17 @@ class Arriving:
     """The bytes of a delta from its beginning on, for one reader: it waits for what has not come. From any thread."""
 
     def __init__(self, size_bytes: int) -> None:
+        """`size_bytes` is what it has at most while its end is open."""
         self.size_bytes = size_bytes
         self._here = 0
         self._stopped = False
         self._changed = threading.Condition()
         self._acting = threading.Lock()
 
-    def advance(self, here: int) -> None:
+    def advance(self, here: int, size_bytes: int) -> None:
         """So many bytes from the beginning are here. It may be fewer than before: a chunk has rotted."""
         with self._changed:
-            self._here = here
+            self._here, self.size_bytes = here, size_bytes
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -68,11 +69,13 @@ class Arriving:
             self._stopped = True
             self._changed.notify_all()
 
-    def wait(self, stop: int) -> None:
-        """Return when the bytes before `stop` are here. Raises StoreError when they are not wanted any more."""
+    def wait(self, stop: int) -> int:
+        """Return when the bytes before `stop` are here, or before the end if that comes first; say which. Raises
+        StoreError when they are not wanted any more."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._here >= min(stop, self.size_bytes))
             self._refuse_if_stopped()
+            return min(stop, self.size_bytes)
 
     @contextlib.contextmanager
     def acting(self) -> Iterator[None]:
@@ -108,11 +111,10 @@ class Ahead:
     def _make(self) -> Made:
         from chappe.hop.applying import apply_delta
 
-        with self._delta.open_delta() as (read, _):
+        with self._delta.open_delta() as read:
 
             def read_at(offset: int, length: int) -> bytes:
-                self.arriving.wait(offset + length)
-                return read(offset, length)
+                return read(offset, max(0, self.arriving.wait(offset + length) - offset))
 
             return apply_delta(self._disk, self._delta.work, self.arriving, read_at, self.base)
 
@@ -122,7 +124,8 @@ class Ahead:
         here = held[0][1] if held and held[0][0] == 0 else 0
         manifest = self._delta.manifest
         assert manifest is not None  # there is a ledger
-        self.arriving.advance(self.arriving.size_bytes if here == total else here * manifest.chunk_bytes)
+        size = manifest.payload_bytes
+        self.arriving.advance(size if here == total else here * manifest.chunk_bytes, size)
 
     def wait(self) -> Made:
         """Blocking. Raises DeltaError, OSError; StoreError after `stop`."""

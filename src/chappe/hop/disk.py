@@ -51,6 +51,10 @@ class Disk:
         finally:
             os.close(fd)
 
+    def resize(self, path: Path, size_bytes: int) -> None:
+        self._step("resize")
+        os.truncate(path, size_bytes)
+
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
         self._step("open")
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)

@@ -1,7 +1,8 @@
 """Reads stored files back with a few threads, and tells the digests of their chunks and leaves in one pass.
 
-A region is the larger of a chunk and a leaf, so that every chunk and every leaf lies in one region. Memory is one
-region per thread. What the digests should be is the caller's business.
+A region is the larger of a chunk and a leaf, so that every chunk and every leaf lies in one region; of a delta, whose
+leaves nobody asks for and whose file may still grow, it is a chunk. Memory is one region per thread. What the digests
+should be is the caller's business.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chappe.core.digest import Algorithm
-from chappe.core.manifest import LEAF_BYTES, Manifest
+from chappe.core.manifest import LEAF_BYTES, Manifest, ObjectKind
 from chappe.core.ranges import RangeSet
 
 HASH_THREADS_MAX = 8
@@ -40,7 +41,7 @@ class RegionDigests:
 
 
 def region_bytes(manifest: Manifest) -> int:
-    return max(manifest.chunk_bytes, LEAF_BYTES)
+    return max(manifest.chunk_bytes, LEAF_BYTES if manifest.kind is ObjectKind.FULL else 0)
 
 
 def region_at(manifest: Manifest, file: int, offset: int) -> Region:

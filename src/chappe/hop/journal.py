@@ -95,6 +95,7 @@ class PageLog:
         self._disk = disk
         self._path = path
         self._fd = -1
+        self._writable = False
         self._ends = array("Q", [0])
 
     def __len__(self) -> int:
@@ -121,8 +122,10 @@ class PageLog:
     def append(self, data: bytes) -> None:
         """Raises OSError; the log is then as before."""
         record = frame(data)
-        if self._fd < 0:
+        if not self._writable:
+            self.close()  # after a restart it may have been opened to serve from it
             self._fd = self._disk.open(self._path, write=True, create=True)
+            self._writable = True
         self._disk.pwrite(self._fd, record, self._ends[-1])
         self._ends.append(self._ends[-1] + len(record))
 
@@ -139,6 +142,7 @@ class PageLog:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        self._writable = False
 
 
 def frame(data: bytes) -> bytes:

@@ -11,11 +11,11 @@ from chappe.errors import ManifestError
 from chappe.hop.disk import Disk
 from chappe.hop.journal import PageLog, frame, unframe
 from chappe.hop.layout import ObjectLayout
-from chappe.wire.manifest import decode_header, decode_page
+from chappe.wire.manifest import PageContent, decode_header, decode_page
 
 
 class KeptManifest:
-    """Of one object. `manifest` is None until a header is here."""
+    """Of one object. `manifest` is None until a header is here; its end is open until the last page has said where."""
 
     def __init__(self, disk: Disk, own: ObjectLayout, object_id: str) -> None:
         self.manifest: Manifest | None = None
@@ -31,18 +31,22 @@ class KeptManifest:
         header = unframe(self._own.header.read_bytes())
         if header is None:
             raise ManifestError(f"{self._own.header} is damaged")
-        manifest = decode_header(header, self._object_id)
+        self.manifest, self.header = decode_header(header, self._object_id), header
         for data in self._pages.load():
             try:
-                index, digests = decode_page(manifest, data)
+                page = decode_page(self.manifest, data)
             except ManifestError:
                 break
-            if index != len(self._digests):
+            if page.index != len(self._digests):
                 break
-            self._digests.append(b"".join(digests))
+            self._take(page)
         self._pages.cut(len(self._digests))
-        self.manifest, self.header = manifest, header
-        return manifest
+        return self.manifest
+
+    def _take(self, page: PageContent) -> None:
+        self._digests.append(b"".join(page.digests))
+        if page.closed is not None:
+            self.manifest = page.closed
 
     def parse(self, data: bytes) -> Manifest:
         """The manifest of a header from a peer. Raises ManifestError or UnsafePathError."""
@@ -55,16 +59,15 @@ class KeptManifest:
 
     def add_page(self, data: bytes) -> bool:
         """False for one that is here already. Raises ManifestError, OSError."""
-        index, digests = decode_page(self.known(), data)
-        joined = b"".join(digests)
-        if index < len(self._digests):
-            if joined != self._digests[index]:
-                raise ManifestError(f"a second page {index} of object {self._object_id} differs from the first")
+        page = decode_page(self.known(), data)
+        if page.index < len(self._digests):
+            if page.closed is not None or b"".join(page.digests) != self._digests[page.index]:
+                raise ManifestError(f"a second page {page.index} of object {self._object_id} differs from the first")
             return False
-        if index > len(self._digests):
-            raise ManifestError(f"page {index} came before page {len(self._digests)}")
+        if page.index > len(self._digests):
+            raise ManifestError(f"page {page.index} came before page {len(self._digests)}")
         self._pages.append(data)
-        self._digests.append(joined)
+        self._take(page)
         return True
 
     @property

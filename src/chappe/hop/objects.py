@@ -66,8 +66,10 @@ class StoredObject:
         base = snapshot or self._own.files
         try:
             manifest = self._kept.load()
+            if landed is None and manifest.kind is not ObjectKind.FULL:
+                self._end_file(manifest)  # a crash may have come between its last page and this
             for entry in manifest.files:
-                if (base / entry.path).lstat().st_size != entry.size_bytes:
+                if not manifest.open_end and (base / entry.path).lstat().st_size != entry.size_bytes:
                     raise StoreCorruptError(f"{base / entry.path} does not have {entry.size_bytes} bytes")
         except (OSError, ChappeError) as error:
             raise StoreCorruptError(f"object {self.object_id} is not whole: {error}") from error
@@ -81,9 +83,19 @@ class StoredObject:
 
     def _begin(self, manifest: Manifest, base: Path, landed: LandingRecord | None) -> None:
         self._files = FileCache(self._disk, base, [f.path for f in manifest.files], writable=landed is None)
-        self._leaves = LeafTable(manifest) if landed is None else None
+        whole = landed is None and manifest.kind is ObjectKind.FULL  # of a delta nobody asks for the root
+        self._leaves = LeafTable(manifest) if whole else None
         self.landed = landed
-        self.ledger.total = manifest.chunks_total
+        self._take_end(manifest)
+
+    def _take_end(self, manifest: Manifest) -> None:
+        self.ledger.total = None if manifest.open_end else manifest.chunks_total
+
+    def _end_file(self, manifest: Manifest) -> None:
+        """The file of an object whose end was open grows with its chunks, which come in any order. Raises OSError."""
+        path = self._own.files / manifest.files[0].path
+        if not manifest.open_end and path.lstat().st_size < manifest.payload_bytes:
+            self._disk.resize(path, manifest.payload_bytes)
 
     def recover(self, threads: int = 0) -> None:
         """Blocking, for a store without an event loop: `rehash`, then `adopt`."""
@@ -125,10 +137,10 @@ class StoredObject:
         return self._own.applied
 
     @contextlib.contextmanager
-    def open_delta(self) -> Iterator[tuple[Callable[[int, int], bytes], int]]:
-        """The delta's file, to be read from one thread: (offset, length) to bytes, and its size."""
+    def open_delta(self) -> Iterator[Callable[[int, int], bytes]]:
+        """The delta's file, to be read from one thread: (offset, length) to bytes, fewer at its end."""
         with self._place().fd(0) as fd:
-            yield lambda offset, length: self._disk.pread(fd, length, offset), self._kept.known().payload_bytes
+            yield lambda offset, length: self._disk.pread(fd, length, offset)
 
     @property
     def header_bytes(self) -> bytes | None:
@@ -212,22 +224,27 @@ class StoredObject:
 
     def _reserve(self, manifest: Manifest) -> None:
         free = free_bytes(self._own.root.parent)
-        if manifest.payload_bytes > free:  # asked first, so as not to fill the disk only to see that it does not fit
+        # Asked first, so as not to fill the disk only to see that it does not fit. What is still being made may have
+        # far less than it has at most: nothing is reserved, and a full disk shows when a chunk is written.
+        if not manifest.open_end and manifest.payload_bytes > free:
             raise OSError(errno.ENOSPC, f"only {free} bytes are free")
         self._disk.remove_tree(self._own.files)
         self._disk.mkdir(self._own.files)
         for entry in manifest.files:
             path = self._own.files / entry.path
             self._disk.mkdir(path.parent)
-            self._disk.create(path, entry.size_bytes)
+            self._disk.create(path, 0 if manifest.open_end else entry.size_bytes)
 
     def put_page(self, data: bytes) -> None:
         """Raises ManifestError, DiskFullError."""
         self._refuse_if_dropped()
         try:
             new = self._kept.add_page(data)
+            if self.delta:
+                self._end_file(self._kept.known())
         except OSError as error:
             raise store_error(error, f"a page of object {self.object_id}") from error
+        self._take_end(self._kept.known())
         if new:
             self.signal.fire()
 

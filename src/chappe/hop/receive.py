@@ -237,7 +237,7 @@ class Receiver:
         manifest = self._sink.manifest
         if manifest is not None and not self._restricted:
             self._restrict(manifest)
-        if manifest is None or self._wanted.within(0, manifest.chunks_total):
+        if manifest is None or manifest.open_end or self._wanted.within(0, manifest.chunks_total):
             return FetchEnd(ParentLossReason.PROTOCOL, detail="the parent says that all has been sent, and it has not")
         return FetchEnd(None)
 

@@ -168,6 +168,7 @@ class ChildStream:
                     continue
                 if await self._outlet.switch(manifest):
                     self.meter.switched_to_tcp()
+                    continue  # the manifest may be another by now: its end is known
                 if hold_s := self._outlet.held_back_s(now):
                     await self._news(seen, min(hold_s, self._marked_s + WATERMARK_S - now))
                     continue

@@ -21,7 +21,7 @@ from chappe.origin.compressing import BYTES_MIN as COMPRESSED_BYTES_MIN
 from chappe.origin.compressing import SHARE_MAX as COMPRESSED_SHARE_MAX
 from chappe.origin.compressing import MakeCompressed, Whole, measure
 from chappe.origin.deltaoffer import DeltaPlanned
-from chappe.origin.deltas import WORTH_SHARE, DeltaFile, estimate
+from chappe.origin.deltas import SHARE_MAX, WORTH_SHARE, DeltaFile, estimate
 from chappe.origin.rollback import revive
 from chappe.origin.scan import Snapshot
 from chappe.origin.spool import SpooledSnapshot
@@ -88,11 +88,13 @@ class Payloads:
                 if share > WORTH_SHARE and request.payload == "auto":
                     request.no_delta = f"a delta from version {base.version} would have about {share:.0%} of the bytes"
         if not request.no_delta and base is not None:
-            object_ids = {root: uuid4().hex for root in _bases_of(base, share, snapshot.snapshot_bytes)}
+            expected_bytes = _bases_of(base, share, snapshot.snapshot_bytes)
+            object_ids = {root: uuid4().hex for root in expected_bytes}
             (request.base_root, request.delta_object_id), *older = object_ids.items()
             request.older.extend(pb.DeltaFrom(base_root=root, object_id=object_id) for root, object_id in older)
-            make = partial(DeltaFile, spool=self._spool_directory)
-            return DeltaPlanned(base, snapshot, object_ids, make)
+            share_max = WORTH_SHARE if request.payload == "auto" else SHARE_MAX
+            make = partial(DeltaFile, spool=self._spool_directory, share_max=share_max)
+            return DeltaPlanned(base, snapshot, object_ids, expected_bytes, make)
         if request.payload == "delta":
             raise UsageError(f"payload=delta: {request.no_delta}; publish with payload=auto")
         return None
@@ -119,7 +121,10 @@ class Payloads:
                 decode_bytes_per_s=found.decode_bytes_per_s,
             )
         )
-        return lambda full: DeltaFile(Whole(snapshot), full, self._spool_directory)
+        share_max = SHARE_MAX if asked else COMPRESSED_SHARE_MAX
+        return lambda full: DeltaFile(
+            Whole(snapshot), full, self._spool_directory, share_max=share_max, chunk_bytes=full.chunk_bytes
+        )
 
 
 def close_spool(spool: SpooledSnapshot | None) -> None:
@@ -127,15 +132,15 @@ def close_spool(spool: SpooledSnapshot | None) -> None:
         spool.close()
 
 
-def _bases_of(base: Base, share: float, snapshot_bytes: int) -> list[str]:
-    """The roots from which a delta may be worth its bytes, the newest first: folded, deltas have at most the sum of
-    their bytes."""
-    roots = [base.root]
+def _bases_of(base: Base, share: float, snapshot_bytes: int) -> dict[str, int]:
+    """The roots from which a delta may be worth its bytes, the newest first, and what it may have: folded, deltas have
+    at most the sum of their bytes."""
     size = share * snapshot_bytes
+    roots = {base.root: round(size)}
     for step in reversed(base.steps):
         size += step.size_bytes
         if size > WORTH_SHARE * snapshot_bytes:
             break
         if step.base_root not in roots:
-            roots.append(step.base_root)
+            roots[step.base_root] = round(size)
     return roots

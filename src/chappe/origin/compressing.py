@@ -1,6 +1,6 @@
 """The full snapshot compressed: what it would weigh and cost, its blocks, and its offer beside the full object.
 
-    measure (a few blocks) ──▶ the coordinator decides ──▶ encode ║ the full object's root ──▶ close ──▶ offer
+    measure (a few blocks) ──▶ the coordinator decides ──▶ encode, served meanwhile ║ the full object's root ──▶ close
                           what fails, for whatever reason ──▶ SourceFailed: those that waited get the full one
 
 It is a delta that begins at nothing: byte planes and zstd-1, in the blocks and chunks that relays apply anyway. Of bf16
@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from chappe.core.digest import XXH3_128
-from chappe.core.manifest import CHUNK_BYTES_MIN, Manifest
+from chappe.core.manifest import Manifest
 from chappe.errors import ChappeError
 from chappe.hop.ordered import one_at_a_time
 from chappe.origin.blocksources import MakeBlocks, table_of
@@ -30,8 +30,7 @@ from chappe.origin.deltas import THREADS_MAX, DeltaFile
 from chappe.origin.node import OriginNode
 from chappe.origin.reading import Reading
 from chappe.origin.scan import Snapshot
-from chappe.origin.session import ObjectOffer
-from chappe.origin.source import DeltaOf, OriginObject
+from chappe.origin.streaming import Streamed
 from chappe.payload.blocks import parse_piece
 from chappe.payload.delta import apply_block, encode_block
 from chappe.payload.plan import DeltaPlan
@@ -116,46 +115,27 @@ class CompressedOffer:
     """`run` it once; `stop` ends it at any time, and takes its file away."""
 
     def __init__(
-        self, node: OriginNode, object_id: str, version: int, file: DeltaFile, root: asyncio.Future[str]
+        self,
+        node: OriginNode,
+        object_id: str,
+        version: int,
+        file: DeltaFile,
+        expected_bytes: int,
+        root: asyncio.Future[str],
     ) -> None:
+        """`expected_bytes` is what a sample has told."""
         self.object_id = object_id
         self._node, self._version, self._file, self._root = node, version, file, root
-        self._object: OriginObject | None = None
+        self._served = Streamed(node, object_id, version, file, expected_bytes, self._fail)
         self._stopped = False
 
     async def run(self) -> None:
         try:
-            await self._run()
+            await self._served.make(self._root)
         except (ChappeError, OSError) as error:
             if not self._stopped:
                 log.warning("version %d is sent without compression: %s", self._version, error)
                 self._fail(str(error))
-
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        file, full = self._file, self._file.manifest
-        await loop.run_in_executor(None, file.encode)
-        await loop.run_in_executor(None, file.close, await asyncio.shield(self._root))
-        source = self._object = OriginObject(
-            file.snapshot(),
-            self.object_id,
-            max(CHUNK_BYTES_MIN, full.chunk_bytes),
-            full.algorithm,
-            on_failed=self._fail,
-            delta=DeltaOf("", full.payload_bytes),
-        )
-        self._node.catalog.add(source)
-        self._node.session.offer(
-            ObjectOffer(
-                object_id=self.object_id,
-                version=self._version,
-                payload_bytes=source.manifest.payload_bytes,
-                snapshot_bytes=full.payload_bytes,
-                chunks_total=source.manifest.chunks_total,
-                kind=source.manifest.kind,
-            )
-        )
-        await source.hash()
 
     def _fail(self, reason: str) -> None:
         self._node.session.source_failed(self.object_id, f"not compressed: {reason}")
@@ -166,8 +146,5 @@ class CompressedOffer:
         if self._stopped:
             return
         self._stopped = True
-        self._node.session.withdraw(self.object_id)
-        self._node.catalog.remove(self.object_id)
-        if self._object is not None:
-            self._object.close()
+        self._served.stop()
         self._file.discard()

@@ -1,7 +1,7 @@
 """The other objects of a publication: deltas, made and offered while the full object is on its way already.
 
-    compare (in a thread) ║ the full object's root ──▶ close ──▶ kept by the publisher, offered where it is wanted
-       └──▶ fold with the last kept delta ──▶ offered where wanted ──▶ fold with the one before ... until none is wanted
+    compare (in a thread), served meanwhile where wanted ║ the full object's root ──▶ close ──▶ kept by the publisher
+       └──▶ fold with the last kept delta, served meanwhile ──▶ fold with the one before ... until none is wanted
     what fails, for whatever reason ──▶ SourceFailed for it and all that build on it: those that waited get the full one
 
 The delta from the last version is made whether or not anybody waits for it: it is a step of the publisher's history.
@@ -15,16 +15,15 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from chappe.core.manifest import CHUNK_BYTES_MIN, Manifest
+from chappe.core.manifest import Manifest
 from chappe.errors import ChappeError
 from chappe.origin.bases import Making
 from chappe.origin.blocksources import BlockSource, Compared, Folded
 from chappe.origin.deltas import DeltaFile
 from chappe.origin.node import OriginNode
 from chappe.origin.scan import Snapshot
-from chappe.origin.session import ObjectOffer
-from chappe.origin.source import DeltaOf, OriginObject
 from chappe.origin.steps import Base, Step
+from chappe.origin.streaming import Streamed
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +34,13 @@ MakeFile = Callable[[BlockSource, Manifest], DeltaFile]
 class DeltaPlanned:
     """What deltas of a publication can be made from: the base, and the steps that lead to it, oldest first.
 
-    `object_ids` names the objects by the root that each would begin at.
+    `object_ids` names the objects by the root that each would begin at, `expected_bytes` says what each may weigh.
     """
 
     base: Base
     target: Snapshot
     object_ids: dict[str, str]
+    expected_bytes: dict[str, int]
     make: MakeFile
 
     def steps(self) -> Sequence[Step]:
@@ -64,7 +64,7 @@ class DeltaOffers:
         self._node, self._version, self._planned, self._manifest = node, version, planned, manifest
         self._left = {base: planned.object_ids[base] for base in wanted if base in planned.object_ids}
         self._root = root
-        self._served: dict[str, OriginObject] = {}
+        self._served: dict[str, Streamed] = {}
         self._files = [planned.make(Compared(planned.base, planned.target), manifest)]
         self._stopped = False
         self.making = Making(self._files[0], asyncio.get_running_loop().create_future())
@@ -74,14 +74,15 @@ class DeltaOffers:
 
     async def run(self) -> None:
         try:
-            file = await self._compare()
+            file = self.making.file
+            await self._make(file)
             self.making.whole.set_result(True)
-            await self._offer(file)
             for step in self._planned.steps():
                 if not self._left or self._stopped:
                     break
-                file = await self._fold(step, file)
-                await self._offer(file)
+                file = self._planned.make(Folded(step, file.path, file.plan), self._manifest)
+                self._files.append(file)
+                await self._make(file)
             self._fail("no longer kept by the publisher")
         except (ChappeError, OSError) as error:
             if not self._stopped:
@@ -91,52 +92,26 @@ class DeltaOffers:
             if not self.making.whole.done():
                 self.making.whole.set_result(False)
 
-    async def _compare(self) -> DeltaFile:
-        loop = asyncio.get_running_loop()
-        file = self.making.file
-        await loop.run_in_executor(None, file.encode)
-        await loop.run_in_executor(None, file.close, await asyncio.shield(self._root))
-        return file
-
-    async def _fold(self, step: Step, later: DeltaFile) -> DeltaFile:
-        loop = asyncio.get_running_loop()
-        file = self._planned.make(Folded(step, later.path, later.plan), self._manifest)
-        self._files.append(file)
-        await loop.run_in_executor(None, file.encode)
-        await loop.run_in_executor(None, file.close, self._root.result())
-        return file
-
-    async def _offer(self, file: DeltaFile) -> None:
+    async def _make(self, file: DeltaFile) -> None:
         object_id = self._left.pop(file.base_root, "")
         if not object_id or self._stopped:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, file.encode)
+            await loop.run_in_executor(None, file.close, await asyncio.shield(self._root))
             return
-        manifest = self._manifest
-        source = OriginObject(
-            file.snapshot(),
-            object_id,
-            CHUNK_BYTES_MIN,
-            manifest.algorithm,
-            on_failed=lambda reason: self._withdraw(object_id, reason),
-            delta=DeltaOf(file.base_root, manifest.payload_bytes),
+        expected_bytes = self._planned.expected_bytes[file.base_root]
+        served = self._served[object_id] = Streamed(
+            self._node, object_id, self._version, file, expected_bytes, lambda reason: self._withdraw(object_id, reason)
         )
-        self._served[object_id] = source
-        self._node.catalog.add(source)
-        self._node.session.offer(
-            ObjectOffer(
-                object_id=object_id,
-                version=self._version,
-                payload_bytes=source.manifest.payload_bytes,
-                snapshot_bytes=manifest.payload_bytes,
-                chunks_total=source.manifest.chunks_total,
-                kind=source.manifest.kind,
-                changed_elements=file.changed_elements,
-                compared_elements=file.compared_elements,
-            )
-        )
-        await source.hash()
+        try:
+            await served.make(self._root)
+        except (ChappeError, OSError) as error:
+            if object_id in self._served:
+                self._withdraw(object_id, str(error))
+            raise
 
     def _fail(self, reason: str) -> None:
-        """What has not been offered does not come."""
+        """What has not been begun does not come."""
         while self._left and not self._stopped:
             _, object_id = self._left.popitem()
             self._node.session.source_failed(object_id, f"no delta: {reason}")
@@ -147,11 +122,11 @@ class DeltaOffers:
 
     def unwanted(self, object_id: str) -> None:
         """Nobody is to be served this one any more; the others go on."""
-        self._node.session.withdraw(object_id)
-        self._node.catalog.remove(object_id)
-        source = self._served.pop(object_id, None)
-        if source is not None:
-            source.close()
+        served = self._served.pop(object_id, None)
+        if served is not None:
+            served.stop()
+        else:
+            self._node.session.withdraw(object_id)
 
     def stop(self) -> None:
         """Idempotent. The delta from the last version goes on being made for as long as somebody holds it."""

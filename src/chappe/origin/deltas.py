@@ -1,6 +1,7 @@
 """Makes a delta on the publisher's disk, as the one file of an object.
 
-    estimate ──▶ worth it? ──▶ encode: blocks compared or folded by threads ──▶ close: the target's root ──▶ Snapshot
+    estimate ──▶ worth it? ──▶ encode: blocks compared or folded by threads ──▶ close: the target's root
+                                 └─ page after page is told while it grows ──────────┘
 
 The file is private, beside the copies of tensors (see `chappe.origin.spool`), and goes with its last holder. Blocking,
 for an executor. Knows nothing of workers: who gets the delta is decided elsewhere.
@@ -11,21 +12,22 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from chappe.core.digest import XXH3_128
-from chappe.core.manifest import DELTA_FILE, Manifest
+from chappe.core.manifest import CHUNK_BYTES_MIN, DELTA_FILE, FileEntry, Manifest, ObjectKind
 from chappe.errors import CodecError, DiskFullError, PublicationCancelledError, SnapshotError
 from chappe.hop.disk import store_error
 from chappe.hop.ordered import OrderedMap
 from chappe.origin.blocksources import BlockSource, Folded, MakeBlocks, table_of
+from chappe.origin.growing import pages_of
 from chappe.origin.reading import Reading
-from chappe.origin.scan import Snapshot, source_file
+from chappe.origin.scan import Snapshot
 from chappe.origin.spool import choose_directory, make_directory, remove_leftovers
+from chappe.origin.windows import OnPage, Windows
 from chappe.payload.container import Packer
 from chappe.payload.delta import encode_block
 from chappe.payload.envelope import Prologue, pack_chunk, pack_prologue
@@ -37,6 +39,10 @@ THREADS_MAX = 32
 SAMPLE_BLOCKS = 12
 WORTH_SHARE = 0.85
 """A delta of more than this share of the snapshot saves less than applying it costs."""
+SHARE_MAX = 1.02
+"""No encoding of a snapshot has more of its bytes: a block that does not get smaller travels as it is."""
+BESIDE_BYTES_MAX = 1 << 20
+"""What a container may have beside that, and beside its prologue."""
 
 
 def estimate(base: Snapshot, target: Snapshot) -> float:
@@ -67,13 +73,32 @@ def _sample(plan: DeltaPlan) -> list[int]:
 
 
 class DeltaFile:
-    """A delta being made. `encode`, `close` with the root, then `snapshot`. Whoever wants the file holds it; it goes
-    when the last one has let go of it, with `discard`, at any time and from any thread."""
+    """A delta being made. `encode`, then `close` with the root. Whoever wants the file holds it; it goes when the last
+    one has let go of it, with `discard`, at any time and from any thread."""
 
-    def __init__(self, source: BlockSource, manifest: Manifest, spool: Path | None) -> None:
-        """`manifest` is that of the full object that the delta leads to. The maker is its first holder."""
+    def __init__(
+        self,
+        source: BlockSource,
+        manifest: Manifest,
+        spool: Path | None,
+        *,
+        share_max: float = SHARE_MAX,
+        chunk_bytes: int = CHUNK_BYTES_MIN,
+    ) -> None:
+        """`manifest` is that of the full object that the delta leads to; of its bytes the delta has at most about
+        `share_max`, or it is given up. Of a folded one that is `WORTH_SHARE`: no sample has told what it will have. The
+        maker is its first holder."""
         self.source = source
         self.manifest = manifest
+        self.on_open: Callable[[], None] = _nothing
+        """The file is there, with a prologue. From the thread that encodes, as the next one."""
+        self.on_page: OnPage = _ignore
+        self.last_page: list[bytes] = []
+        """Once it is closed."""
+        if isinstance(source, Folded):
+            share_max = min(share_max, WORTH_SHARE)
+        self._share_max, self._chunk_bytes = share_max, chunk_bytes
+        self._bytes_max = 0
         self._spool = spool
         self._stopped = threading.Event()
         self._working = False
@@ -81,7 +106,7 @@ class DeltaFile:
         self._holders = 1
         self._packer = Packer(manifest.algorithm)
         self._plan: DeltaPlan | None = None
-        self._file: BinaryIO | None = None
+        self._windows: Windows | None = None
         self._directory: Path | None = None
         self._lock = -1
 
@@ -112,7 +137,22 @@ class DeltaFile:
 
     @property
     def payload_bytes(self) -> int:
-        return self._file.tell() if self._file is not None else 0
+        return self._windows.size_bytes if self._windows is not None else 0
+
+    def object_manifest(self, object_id: str) -> Manifest:
+        """Of the object that the file is, while its end is open. Once the file is there."""
+        return Manifest(
+            object_id,
+            self.manifest.algorithm,
+            self._chunk_bytes,
+            (FileEntry(DELTA_FILE, self._bytes_max),),
+            (),
+            pages_of(self._chunk_bytes),
+            kind=ObjectKind.DELTA if self.base_root else ObjectKind.FULL_COMPRESSED,
+            base_root=self.base_root,
+            target_bytes=self.manifest.payload_bytes,
+            open_end=True,
+        )
 
     def encode(self, threads: int = 0) -> None:
         """Everything but the closing chunk. Raises SnapshotError (also for a base that is not what it was, and for a
@@ -146,42 +186,52 @@ class DeltaFile:
         algorithm = self.manifest.algorithm
         with self.source.opened() as (plan, blocks):
             self._plan = plan
-            prologue = Prologue(self.base_root, plan.base.digest(algorithm), encode_header(self.manifest))
-            self._open()
-            assert self._file is not None
-            self._file.write(pack_prologue(prologue))
-            self._write_blocks(self._file, blocks, threads or min(os.cpu_count() or 1, THREADS_MAX))
+            prologue = pack_prologue(
+                Prologue(self.base_root, plan.base.digest(algorithm), encode_header(self.manifest))
+            )
+            self._bytes_max = round(self._share_max * self.manifest.payload_bytes) + len(prologue) + BESIDE_BYTES_MAX
+            windows = self._open()
+            windows.write(prologue)
+            self.on_open()
+            self._write_blocks(windows, blocks, threads or min(os.cpu_count() or 1, THREADS_MAX))
 
-    def _open(self) -> None:
+    def _open(self) -> Windows:
         most = self.manifest.payload_bytes
         home = self._spool or choose_directory(most // 4 if self.base_root else most)
         remove_leftovers(home)
         self._directory, self._lock = make_directory(home)
-        self._file = (self._directory / DELTA_FILE).open("xb")
+        self._windows = Windows(
+            (self._directory / DELTA_FILE).open("xb", buffering=0),
+            self.manifest.algorithm,
+            self._chunk_bytes,
+            pages_of(self._chunk_bytes),
+            lambda digests: self.on_page(digests),
+        )
+        return self._windows
 
-    def _write_blocks(self, file: BinaryIO, blocks: MakeBlocks, threads: int) -> None:
-        most = WORTH_SHARE * self.manifest.payload_bytes
-        limited = isinstance(self.source, Folded)  # of a comparison a sample has told before
+    def _write_blocks(self, windows: Windows, blocks: MakeBlocks, threads: int) -> None:
         with ThreadPoolExecutor(threads, "chappe-delta") as pool:
             for chunk in self._packer.pack(blocks(self.manifest.algorithm, OrderedMap(pool, 2 * threads))):
                 self._go_on()
-                file.write(pack_chunk(chunk))
-                if limited and file.tell() > most:
-                    raise SnapshotError(f"a delta from {self.base_root} has more than {WORTH_SHARE:.0%} of the bytes")
+                packed = pack_chunk(chunk)
+                self._refuse_more_than(len(packed))
+                windows.write(packed)
+
+    def _refuse_more_than(self, more: int) -> None:
+        if self.payload_bytes + more > self._bytes_max:
+            what = f"a delta from {self.base_root}" if self.base_root else "the snapshot, compressed,"
+            raise SnapshotError(f"{what} has more than {self._share_max:.0%} of the bytes")
 
     def close(self, root: str) -> None:
         """The target's root is known: the file is whole. Raises DiskFullError, SnapshotError."""
         with self._work():
-            assert self._file is not None
+            assert self._windows is not None
+            packed = pack_chunk(self._packer.close(root))
+            self._refuse_more_than(len(packed))
             try:
-                self._file.write(pack_chunk(self._packer.close(root)))
-                self._file.flush()
+                self.last_page = self._windows.finish(packed)
             except OSError as error:
                 raise self._trouble(error) from error
-
-    def snapshot(self) -> Snapshot:
-        """The file, as what an OriginObject serves."""
-        return Snapshot((source_file(DELTA_FILE, self.path),), ())
 
     def _trouble(self, error: OSError) -> SnapshotError | DiskFullError:
         told = store_error(error, f"a delta of {self.payload_bytes} bytes so far")
@@ -208,13 +258,21 @@ class DeltaFile:
         self._stopped.set()
 
     def _remove(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        if self._windows is not None:
+            self._windows.close()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _nothing() -> None:
+    """Nobody listens."""
+
+
+def _ignore(_digests: list[bytes]) -> None:
+    """Nobody listens."""
 
 
 def _compared(plan: DeltaPlan) -> int:

@@ -3,7 +3,7 @@
     Publish call ──▶ Accepted ──▶ Offer, serve ──▶ hash, page by page ──▶ root announced ──▶ ... ──▶ finished
                ├──▶ Accepted with an object and its root, whose publisher went away ──▶ hash here, compare, Offer
                └──▶ AlreadyPublished: hash here, compare, send nothing
-    Accepted with a base ──▶ encode a delta meanwhile, offer it as a second object when the root is known
+    Accepted with a base ──▶ encode a delta meanwhile, and serve it while it is made, as a second object
 
 Decides nothing about the fleet. Here is decided what an answer of the coordinator means to the caller, and when a
 call is made again: a coordinator that is away is waited for, and finds the publication by its object.
@@ -190,6 +190,7 @@ class PublishJob:
                 self._request.compressed.object_id,
                 accepted.version,
                 self._make_compressed(source.manifest),
+                self._request.compressed.payload_bytes,
                 self._root,
             )
             self._spawn(self._compressed.run())

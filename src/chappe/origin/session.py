@@ -48,7 +48,7 @@ _KINDS = {
 
 @dataclass(slots=True)
 class ObjectOffer:
-    """One object that this origin holds. `chunks_held` is asked for whenever the stream is opened."""
+    """One object that this origin holds. With `open_end` it is still being made, and what it has is an estimate."""
 
     object_id: str
     version: int
@@ -59,6 +59,7 @@ class ObjectOffer:
     kind: ObjectKind = ObjectKind.FULL
     changed_elements: int = 0  # of a delta, of those that have a base
     compared_elements: int = 0
+    open_end: bool = False
     named: bool = field(default=False, init=False)  # the present stream's desired state has named it
 
     def message(self) -> pb.JoinRequest:
@@ -73,6 +74,7 @@ class ObjectOffer:
                 root=self.root,
                 changed_elements=self.changed_elements,
                 compared_elements=self.compared_elements,
+                open_end=self.open_end,
             )
         )
 
@@ -163,7 +165,7 @@ class OriginSession:
     # ---- what this origin holds ------------------------------------------------------------------------------------
 
     def offer(self, offer: ObjectOffer) -> None:
-        """The header is here and served from now on."""
+        """The header is here and served from now on; again when the end of the object is known."""
         self._offers[offer.object_id] = offer
         self._send(offer.message())
 

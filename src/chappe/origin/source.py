@@ -14,12 +14,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from chappe.core.digest import XXH3_128, Algorithm
 from chappe.core.ledger import Ledger
-from chappe.core.manifest import Manifest, ObjectKind, check_page
+from chappe.core.manifest import Manifest, check_page
 from chappe.errors import PublicationCancelledError, SnapshotChangedError, SnapshotError
 from chappe.hop.source import OpenChunk, Signal, SourceState
 from chappe.origin.hashing import OpenFiles, SnapshotHasher
@@ -35,22 +34,8 @@ class Gate(Protocol):
         """Return when chunks [0, chunks) may be announced. Asked page by page."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaOf:
-    """What a delta begins at, empty for a compressed snapshot, and the size of the snapshot that it leads to."""
-
-    base_root: str
-    target_bytes: int
-
-
-def _kind_of(delta: DeltaOf | None) -> ObjectKind:
-    if delta is None:
-        return ObjectKind.FULL
-    return ObjectKind.DELTA if delta.base_root else ObjectKind.FULL_COMPRESSED
-
-
 class OriginObject:
-    """A full object over the files of a snapshot, or a delta in one file; satisfies `chappe.hop.source.ChunkSource`.
+    """A full object over the files of a snapshot; satisfies `chappe.hop.source.ChunkSource`.
 
     Create it on the event loop's thread and call `hash` once. `on_failed` is called there too, at most once, with what
     happened: the publication of this object cannot go on. Raises SnapshotError for a table that is too large to travel.
@@ -66,7 +51,6 @@ class OriginObject:
         threads: int | None = None,
         gate: Gate | None = None,
         on_failed: Callable[[str], None] | None = None,
-        delta: DeltaOf | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.object_id = object_id
@@ -77,9 +61,6 @@ class OriginObject:
             snapshot.entries,
             snapshot.tensors,
             chunks_per_page_for(chunk_bytes),
-            kind=_kind_of(delta),
-            base_root="" if delta is None else delta.base_root,
-            target_bytes=0 if delta is None else delta.target_bytes,
         )
         self.header_bytes: bytes = encode_header(self.manifest)
         self.ledger = Ledger(self.manifest.chunks_total)

@@ -35,7 +35,7 @@ _HELD_SHARE_MAX, _HELD_BYTES_MIN = 2, 1 << 16
 """A block's pieces are hardly longer than the block: what is held until the last one has come is bounded by this."""
 
 ReadAt: TypeAlias = Callable[[int, int], Buffer]
-"""(offset, length) to bytes of the file, fewer only at its end. May wait for them to arrive."""
+"""(offset, length) to bytes of the file, fewer only at its end, none behind it. May wait for them to arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ class Envelope:
     """A delta's file, read from its beginning. Raises CodecError for what no publisher writes."""
 
     def __init__(self, read: ReadAt, size_bytes: int) -> None:
+        """`size_bytes` is what it has, or what it has at most: where it ends, `read` says."""
         self._read = read
         self._size = size_bytes
         if bytes(self._take(0, len(MAGIC))) != MAGIC:
@@ -82,7 +83,7 @@ class Envelope:
     def spans(self) -> Iterator[tuple[int, int]]:
         """Where all chunks are in the file, in order: offset and length."""
         at = self._first
-        while at < self._size:
+        while at < self._size and len(self._read(at, 1)):
             at, length = self._length(at, PARSED_BYTES_MAX, "a chunk's length")
             yield at, length
             at += length
@@ -93,7 +94,7 @@ class Envelope:
             yield memoryview(self._take(at, length))
 
     def _length(self, at: int, limit: int, what: str) -> tuple[int, int]:
-        head = self._take(at, min(_VARINT_BYTES, self._size - at))
+        head = self._read(at, min(_VARINT_BYTES, self._size - at))
         length = Reader(head).varint(limit, what)
         used = 1
         while head[used - 1] & 0x80:
@@ -101,11 +102,9 @@ class Envelope:
         return at + used, length
 
     def _take(self, at: int, length: int) -> Buffer:
-        if length > self._size - at:
-            raise CodecError(f"a delta of {self._size} bytes is cut short")
-        data = self._read(at, length)
+        data = self._read(at, length) if length <= self._size - at else b""
         if len(data) != length:
-            raise CodecError(f"a delta of {self._size} bytes is cut short")
+            raise CodecError(f"a delta that has {length} bytes more at {at} is cut short")
         return data
 
 

@@ -30,12 +30,12 @@ def compression_gain(
 ) -> Gain:
     """Saved is the difference of the two floors (see `broadcast_floor`).
 
-    Added is all of encoding, before the first byte can leave, and what decoding takes longer than the bytes take to
-    arrive: it goes on meanwhile. Both rates are of the snapshot's bytes. Raises ValueError without workers.
+    Added is what the slower of encoding and decoding takes longer than the bytes take on the links: all three go on
+    side by side. Both rates are of the snapshot's bytes. Raises ValueError without workers.
     """
     full_s, compressed_s = (
         broadcast_floor(size, origin_bytes_per_s, uplinks_bytes_per_s, downlinks_bytes_per_s, fraction)
         for size in (full_bytes, compressed_bytes)
     )
-    behind_s = max(0.0, full_bytes / decode_bytes_per_s - compressed_s)
-    return Gain(full_s - compressed_s, full_bytes / encode_bytes_per_s + behind_s)
+    ends_s = full_bytes / min(encode_bytes_per_s, decode_bytes_per_s)
+    return Gain(full_s - compressed_s, max(0.0, ends_s - compressed_s))

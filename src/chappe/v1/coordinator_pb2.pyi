@@ -177,7 +177,7 @@ class ParentLost(_message.Message):
     def __init__(self, object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., parent: _Optional[str] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Offer(_message.Message):
-    __slots__ = ("object_id", "version", "kind", "payload_bytes", "snapshot_bytes", "chunks_total", "root", "changed_elements", "compared_elements")
+    __slots__ = ("object_id", "version", "kind", "payload_bytes", "snapshot_bytes", "chunks_total", "root", "changed_elements", "compared_elements", "open_end")
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -187,6 +187,7 @@ class Offer(_message.Message):
     ROOT_FIELD_NUMBER: _ClassVar[int]
     CHANGED_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     COMPARED_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_END_FIELD_NUMBER: _ClassVar[int]
     object_id: str
     version: int
     kind: _relay_pb2.ObjectKind
@@ -196,7 +197,8 @@ class Offer(_message.Message):
     root: str
     changed_elements: int
     compared_elements: int
-    def __init__(self, object_id: _Optional[str] = ..., version: _Optional[int] = ..., kind: _Optional[_Union[_relay_pb2.ObjectKind, str]] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., chunks_total: _Optional[int] = ..., root: _Optional[str] = ..., changed_elements: _Optional[int] = ..., compared_elements: _Optional[int] = ...) -> None: ...
+    open_end: bool
+    def __init__(self, object_id: _Optional[str] = ..., version: _Optional[int] = ..., kind: _Optional[_Union[_relay_pb2.ObjectKind, str]] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., chunks_total: _Optional[int] = ..., root: _Optional[str] = ..., changed_elements: _Optional[int] = ..., compared_elements: _Optional[int] = ..., open_end: _Optional[bool] = ...) -> None: ...
 
 class RootAnnounced(_message.Message):
     __slots__ = ("object_id", "root")

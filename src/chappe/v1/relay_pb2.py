@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x63happe/v1/relay.proto\x12\tchappe.v1\"$\n\x05Range\x12\r\n\x05start\x18\x01 \x01(\x04\x12\x0c\n\x04stop\x18\x02 \x01(\x04\"-\n\tFileEntry\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\"c\n\x0bTensorEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x0c\n\x04\x66ile\x18\x04 \x01(\r\x12\r\n\x05\x62\x65gin\x18\x05 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x06 \x01(\x04\"\xa8\x02\n\x06Header\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x11\n\tobject_id\x18\x02 \x01(\t\x12#\n\x04kind\x18\x03 \x01(\x0e\x32\x15.chappe.v1.ObjectKind\x12\x18\n\x10\x64igest_algorithm\x18\x04 \x01(\t\x12\x15\n\rpayload_bytes\x18\x05 \x01(\x04\x12\x16\n\x0esnapshot_bytes\x18\x06 \x01(\x04\x12\x13\n\x0b\x63hunk_bytes\x18\x07 \x01(\r\x12\x17\n\x0f\x63hunks_per_page\x18\x08 \x01(\r\x12#\n\x05\x66iles\x18\t \x03(\x0b\x32\x14.chappe.v1.FileEntry\x12\'\n\x07tensors\x18\n \x03(\x0b\x32\x16.chappe.v1.TensorEntry\x12\x11\n\tbase_root\x18\x0b \x01(\t\"J\n\x04Page\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0f\n\x07\x64igests\x18\x02 \x01(\x0c\x12\x0f\n\x07lengths\x18\x03 \x03(\r\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"7\n\nHeaderPart\x12\x0c\n\x04part\x18\x01 \x01(\r\x12\r\n\x05parts\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\xa4\x01\n\nEdgeClaims\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x11\n\tobject_id\x18\x02 \x01(\t\x12\x0e\n\x06stripe\x18\x03 \x01(\r\x12\x0c\n\x04slot\x18\x04 \x01(\r\x12\x0e\n\x06parent\x18\x05 \x01(\t\x12\r\n\x05\x63hild\x18\x06 \x01(\t\x12\x18\n\x10\x63hild_generation\x18\x07 \x01(\x04\x12\r\n\x05\x65poch\x18\x08 \x01(\x04\x12\x10\n\x08\x66\x61llback\x18\t \x01(\x08\".\n\tEdgeToken\x12\x0e\n\x06\x63laims\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\")\n\tStripeMap\x12\x0f\n\x07weights\x18\x01 \x03(\r\x12\x0b\n\x03run\x18\x02 \x01(\r\"\xaa\x02\n\x0c\x46\x65tchRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x11\n\tobject_id\x18\x02 \x01(\t\x12\x0e\n\x06stripe\x18\x03 \x01(\r\x12#\n\x05token\x18\x04 \x01(\x0b\x32\x14.chappe.v1.EdgeToken\x12\x14\n\x0clacks_header\x18\x05 \x01(\x08\x12%\n\x0blacks_pages\x18\x06 \x03(\x0b\x32\x10.chappe.v1.Range\x12&\n\x0clacks_chunks\x18\x07 \x03(\x0b\x32\x10.chappe.v1.Range\x12\x17\n\x0frejected_chunks\x18\x08 \x03(\x04\x12%\n\x07stripes\x18\n \x01(\x0b\x32\x14.chappe.v1.StripeMap\x12\x13\n\x0b\x61\x63\x63\x65pts_tcp\x18\t \x01(\x08\"$\n\x05\x43hunk\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\"*\n\x06\x43hunks\x12 \n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x10.chappe.v1.Chunk\"H\n\tWatermark\x12\x13\n\x0b\x63hunks_held\x18\x01 \x01(\x04\x12\x14\n\x0c\x63hunks_total\x18\x02 \x01(\x04\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\";\n\x03\x45nd\x12$\n\x06reason\x18\x01 \x01(\x0e\x32\x14.chappe.v1.EndReason\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"(\n\x08TcpOffer\x12\x0c\n\x04port\x18\x01 \x01(\r\x12\x0e\n\x06secret\x18\x02 \x01(\x0c\"\x0b\n\tTcpSwitch\"\xa6\x02\n\nFetchReply\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.chappe.v1.HeaderPartH\x00\x12\x1f\n\x04page\x18\x02 \x01(\x0b\x32\x0f.chappe.v1.PageH\x00\x12#\n\x06\x63hunks\x18\x03 \x01(\x0b\x32\x11.chappe.v1.ChunksH\x00\x12)\n\twatermark\x18\x04 \x01(\x0b\x32\x14.chappe.v1.WatermarkH\x00\x12\x1d\n\x03\x65nd\x18\x05 \x01(\x0b\x32\x0e.chappe.v1.EndH\x00\x12(\n\ttcp_offer\x18\x06 \x01(\x0b\x32\x13.chappe.v1.TcpOfferH\x00\x12*\n\ntcp_switch\x18\x07 \x01(\x0b\x32\x14.chappe.v1.TcpSwitchH\x00\x42\t\n\x07message\"m\n\tPushHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x11\n\tobject_id\x18\x02 \x01(\t\x12\x0e\n\x06stripe\x18\x03 \x01(\r\x12#\n\x05token\x18\x04 \x01(\x0b\x32\x14.chappe.v1.EdgeToken\"g\n\x0bPushRequest\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x14.chappe.v1.PushHelloH\x00\x12&\n\x05reply\x18\x02 \x01(\x0b\x32\x15.chappe.v1.FetchReplyH\x00\x42\t\n\x07message\"3\n\tPushReply\x12&\n\x05lacks\x18\x01 \x01(\x0b\x32\x17.chappe.v1.FetchRequest\"\xbf\x01\n\x0cProbeMessage\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nwant_bytes\x18\x02 \x01(\x04\x12#\n\x05token\x18\x03 \x01(\x0b\x32\x14.chappe.v1.EdgeToken\x12\x13\n\x0bseconds_max\x18\x04 \x01(\x01\x12\x11\n\tgot_bytes\x18\x05 \x01(\x04\x12\x13\n\x0bgot_seconds\x18\x06 \x01(\x01\x12\x0f\n\x07refused\x18\x07 \x01(\t\x12\x0e\n\x06\x66iller\x18\x0f \x01(\x0c*w\n\nObjectKind\x12\x1b\n\x17OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10OBJECT_KIND_FULL\x10\x01\x12\x1f\n\x1bOBJECT_KIND_FULL_COMPRESSED\x10\x02\x12\x15\n\x11OBJECT_KIND_DELTA\x10\x03*\xec\x01\n\tEndReason\x12\x1a\n\x16\x45ND_REASON_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45ND_REASON_COMPLETE\x10\x01\x12\x13\n\x0f\x45ND_REASON_BUSY\x10\x02\x12\x16\n\x12\x45ND_REASON_EVICTED\x10\x03\x12\x14\n\x10\x45ND_REASON_STALE\x10\x04\x12\x18\n\x14\x45ND_REASON_BAD_TOKEN\x10\x05\x12\x1d\n\x19\x45ND_REASON_UNKNOWN_OBJECT\x10\x06\x12\x16\n\x12\x45ND_REASON_DROPPED\x10\x07\x12\x16\n\x12\x45ND_REASON_LEAVING\x10\x08\x32\xbb\x01\n\x05Relay\x12\x39\n\x05\x46\x65tch\x12\x17.chappe.v1.FetchRequest\x1a\x15.chappe.v1.FetchReply0\x01\x12\x38\n\x04Push\x12\x16.chappe.v1.PushRequest\x1a\x14.chappe.v1.PushReply(\x01\x30\x01\x12=\n\x05Probe\x12\x17.chappe.v1.ProbeMessage\x1a\x17.chappe.v1.ProbeMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x63happe/v1/relay.proto\x12\tchappe.v1\"$\n\x05Range\x12\r\n\x05start\x18\x01 \x01(\x04\x12\x0c\n\x04stop\x18\x02 \x01(\x04\"-\n\tFileEntry\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\"c\n\x0bTensorEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x0c\n\x04\x66ile\x18\x04 \x01(\r\x12\r\n\x05\x62\x65gin\x18\x05 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x06 \x01(\x04\"\xba\x02\n\x06Header\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x11\n\tobject_id\x18\x02 \x01(\t\x12#\n\x04kind\x18\x03 \x01(\x0e\x32\x15.chappe.v1.ObjectKind\x12\x18\n\x10\x64igest_algorithm\x18\x04 \x01(\t\x12\x15\n\rpayload_bytes\x18\x05 \x01(\x04\x12\x16\n\x0esnapshot_bytes\x18\x06 \x01(\x04\x12\x13\n\x0b\x63hunk_bytes\x18\x07 \x01(\r\x12\x17\n\x0f\x63hunks_per_page\x18\x08 \x01(\r\x12#\n\x05\x66iles\x18\t \x03(\x0b\x32\x14.chappe.v1.FileEntry\x12\'\n\x07tensors\x18\n \x03(\x0b\x32\x16.chappe.v1.TensorEntry\x12\x11\n\tbase_root\x18\x0b \x01(\t\x12\x10\n\x08open_end\x18\x0c \x01(\x08\"]\n\x04Page\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0f\n\x07\x64igests\x18\x02 \x01(\x0c\x12\x0f\n\x07lengths\x18\x03 \x03(\r\x12\x11\n\tsignature\x18\x04 \x01(\x0c\x12\x11\n\tend_bytes\x18\x05 \x01(\x04\"7\n\nHeaderPart\x12\x0c\n\x04part\x18\x01 \x01(\r\x12\r\n\x05parts\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\xa4\x01\n\nEdgeClaims\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x11\n\tobject_id\x18\x02 \x01(\t\x12\x0e\n\x06stripe\x18\x03 \x01(\r\x12\x0c\n\x04slot\x18\x04 \x01(\r\x12\x0e\n\x06parent\x18\x05 \x01(\t\x12\r\n\x05\x63hild\x18\x06 \x01(\t\x12\x18\n\x10\x63hild_generation\x18\x07 \x01(\x04\x12\r\n\x05\x65poch\x18\x08 \x01(\x04\x12\x10\n\x08\x66\x61llback\x18\t \x01(\x08\".\n\tEdgeToken\x12\x0e\n\x06\x63laims\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\")\n\tStripeMap\x12\x0f\n\x07weights\x18\x01 \x03(\r\x12\x0b\n\x03run\x18\x02 \x01(\r\"\xaa\x02\n\x0c\x46\x65tchRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x11\n\tobject_id\x18\x02 \x01(\t\x12\x0e\n\x06stripe\x18\x03 \x01(\r\x12#\n\x05token\x18\x04 \x01(\x0b\x32\x14.chappe.v1.EdgeToken\x12\x14\n\x0clacks_header\x18\x05 \x01(\x08\x12%\n\x0blacks_pages\x18\x06 \x03(\x0b\x32\x10.chappe.v1.Range\x12&\n\x0clacks_chunks\x18\x07 \x03(\x0b\x32\x10.chappe.v1.Range\x12\x17\n\x0frejected_chunks\x18\x08 \x03(\x04\x12%\n\x07stripes\x18\n \x01(\x0b\x32\x14.chappe.v1.StripeMap\x12\x13\n\x0b\x61\x63\x63\x65pts_tcp\x18\t \x01(\x08\"$\n\x05\x43hunk\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x0f \x01(\x0c\"*\n\x06\x43hunks\x12 \n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x10.chappe.v1.Chunk\"H\n\tWatermark\x12\x13\n\x0b\x63hunks_held\x18\x01 \x01(\x04\x12\x14\n\x0c\x63hunks_total\x18\x02 \x01(\x04\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\";\n\x03\x45nd\x12$\n\x06reason\x18\x01 \x01(\x0e\x32\x14.chappe.v1.EndReason\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"(\n\x08TcpOffer\x12\x0c\n\x04port\x18\x01 \x01(\r\x12\x0e\n\x06secret\x18\x02 \x01(\x0c\"\x0b\n\tTcpSwitch\"\xa6\x02\n\nFetchReply\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.chappe.v1.HeaderPartH\x00\x12\x1f\n\x04page\x18\x02 \x01(\x0b\x32\x0f.chappe.v1.PageH\x00\x12#\n\x06\x63hunks\x18\x03 \x01(\x0b\x32\x11.chappe.v1.ChunksH\x00\x12)\n\twatermark\x18\x04 \x01(\x0b\x32\x14.chappe.v1.WatermarkH\x00\x12\x1d\n\x03\x65nd\x18\x05 \x01(\x0b\x32\x0e.chappe.v1.EndH\x00\x12(\n\ttcp_offer\x18\x06 \x01(\x0b\x32\x13.chappe.v1.TcpOfferH\x00\x12*\n\ntcp_switch\x18\x07 \x01(\x0b\x32\x14.chappe.v1.TcpSwitchH\x00\x42\t\n\x07message\"m\n\tPushHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x11\n\tobject_id\x18\x02 \x01(\t\x12\x0e\n\x06stripe\x18\x03 \x01(\r\x12#\n\x05token\x18\x04 \x01(\x0b\x32\x14.chappe.v1.EdgeToken\"g\n\x0bPushRequest\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x14.chappe.v1.PushHelloH\x00\x12&\n\x05reply\x18\x02 \x01(\x0b\x32\x15.chappe.v1.FetchReplyH\x00\x42\t\n\x07message\"3\n\tPushReply\x12&\n\x05lacks\x18\x01 \x01(\x0b\x32\x17.chappe.v1.FetchRequest\"\xbf\x01\n\x0cProbeMessage\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nwant_bytes\x18\x02 \x01(\x04\x12#\n\x05token\x18\x03 \x01(\x0b\x32\x14.chappe.v1.EdgeToken\x12\x13\n\x0bseconds_max\x18\x04 \x01(\x01\x12\x11\n\tgot_bytes\x18\x05 \x01(\x04\x12\x13\n\x0bgot_seconds\x18\x06 \x01(\x01\x12\x0f\n\x07refused\x18\x07 \x01(\t\x12\x0e\n\x06\x66iller\x18\x0f \x01(\x0c*w\n\nObjectKind\x12\x1b\n\x17OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10OBJECT_KIND_FULL\x10\x01\x12\x1f\n\x1bOBJECT_KIND_FULL_COMPRESSED\x10\x02\x12\x15\n\x11OBJECT_KIND_DELTA\x10\x03*\xec\x01\n\tEndReason\x12\x1a\n\x16\x45ND_REASON_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45ND_REASON_COMPLETE\x10\x01\x12\x13\n\x0f\x45ND_REASON_BUSY\x10\x02\x12\x16\n\x12\x45ND_REASON_EVICTED\x10\x03\x12\x14\n\x10\x45ND_REASON_STALE\x10\x04\x12\x18\n\x14\x45ND_REASON_BAD_TOKEN\x10\x05\x12\x1d\n\x19\x45ND_REASON_UNKNOWN_OBJECT\x10\x06\x12\x16\n\x12\x45ND_REASON_DROPPED\x10\x07\x12\x16\n\x12\x45ND_REASON_LEAVING\x10\x08\x32\xbb\x01\n\x05Relay\x12\x39\n\x05\x46\x65tch\x12\x17.chappe.v1.FetchRequest\x1a\x15.chappe.v1.FetchReply0\x01\x12\x38\n\x04Push\x12\x16.chappe.v1.PushRequest\x1a\x14.chappe.v1.PushReply(\x01\x30\x01\x12=\n\x05Probe\x12\x17.chappe.v1.ProbeMessage\x1a\x17.chappe.v1.ProbeMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'chappe.v1.relay_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OBJECTKIND']._serialized_start=2245
-  _globals['_OBJECTKIND']._serialized_end=2364
-  _globals['_ENDREASON']._serialized_start=2367
-  _globals['_ENDREASON']._serialized_end=2603
+  _globals['_OBJECTKIND']._serialized_start=2282
+  _globals['_OBJECTKIND']._serialized_end=2401
+  _globals['_ENDREASON']._serialized_start=2404
+  _globals['_ENDREASON']._serialized_end=2640
   _globals['_RANGE']._serialized_start=36
   _globals['_RANGE']._serialized_end=72
   _globals['_FILEENTRY']._serialized_start=74
@@ -42,41 +42,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TENSORENTRY']._serialized_start=121
   _globals['_TENSORENTRY']._serialized_end=220
   _globals['_HEADER']._serialized_start=223
-  _globals['_HEADER']._serialized_end=519
-  _globals['_PAGE']._serialized_start=521
-  _globals['_PAGE']._serialized_end=595
-  _globals['_HEADERPART']._serialized_start=597
-  _globals['_HEADERPART']._serialized_end=652
-  _globals['_EDGECLAIMS']._serialized_start=655
-  _globals['_EDGECLAIMS']._serialized_end=819
-  _globals['_EDGETOKEN']._serialized_start=821
-  _globals['_EDGETOKEN']._serialized_end=867
-  _globals['_STRIPEMAP']._serialized_start=869
-  _globals['_STRIPEMAP']._serialized_end=910
-  _globals['_FETCHREQUEST']._serialized_start=913
-  _globals['_FETCHREQUEST']._serialized_end=1211
-  _globals['_CHUNK']._serialized_start=1213
-  _globals['_CHUNK']._serialized_end=1249
-  _globals['_CHUNKS']._serialized_start=1251
-  _globals['_CHUNKS']._serialized_end=1293
-  _globals['_WATERMARK']._serialized_start=1295
-  _globals['_WATERMARK']._serialized_end=1367
-  _globals['_END']._serialized_start=1369
-  _globals['_END']._serialized_end=1428
-  _globals['_TCPOFFER']._serialized_start=1430
-  _globals['_TCPOFFER']._serialized_end=1470
-  _globals['_TCPSWITCH']._serialized_start=1472
-  _globals['_TCPSWITCH']._serialized_end=1483
-  _globals['_FETCHREPLY']._serialized_start=1486
-  _globals['_FETCHREPLY']._serialized_end=1780
-  _globals['_PUSHHELLO']._serialized_start=1782
-  _globals['_PUSHHELLO']._serialized_end=1891
-  _globals['_PUSHREQUEST']._serialized_start=1893
-  _globals['_PUSHREQUEST']._serialized_end=1996
-  _globals['_PUSHREPLY']._serialized_start=1998
-  _globals['_PUSHREPLY']._serialized_end=2049
-  _globals['_PROBEMESSAGE']._serialized_start=2052
-  _globals['_PROBEMESSAGE']._serialized_end=2243
-  _globals['_RELAY']._serialized_start=2606
-  _globals['_RELAY']._serialized_end=2793
+  _globals['_HEADER']._serialized_end=537
+  _globals['_PAGE']._serialized_start=539
+  _globals['_PAGE']._serialized_end=632
+  _globals['_HEADERPART']._serialized_start=634
+  _globals['_HEADERPART']._serialized_end=689
+  _globals['_EDGECLAIMS']._serialized_start=692
+  _globals['_EDGECLAIMS']._serialized_end=856
+  _globals['_EDGETOKEN']._serialized_start=858
+  _globals['_EDGETOKEN']._serialized_end=904
+  _globals['_STRIPEMAP']._serialized_start=906
+  _globals['_STRIPEMAP']._serialized_end=947
+  _globals['_FETCHREQUEST']._serialized_start=950
+  _globals['_FETCHREQUEST']._serialized_end=1248
+  _globals['_CHUNK']._serialized_start=1250
+  _globals['_CHUNK']._serialized_end=1286
+  _globals['_CHUNKS']._serialized_start=1288
+  _globals['_CHUNKS']._serialized_end=1330
+  _globals['_WATERMARK']._serialized_start=1332
+  _globals['_WATERMARK']._serialized_end=1404
+  _globals['_END']._serialized_start=1406
+  _globals['_END']._serialized_end=1465
+  _globals['_TCPOFFER']._serialized_start=1467
+  _globals['_TCPOFFER']._serialized_end=1507
+  _globals['_TCPSWITCH']._serialized_start=1509
+  _globals['_TCPSWITCH']._serialized_end=1520
+  _globals['_FETCHREPLY']._serialized_start=1523
+  _globals['_FETCHREPLY']._serialized_end=1817
+  _globals['_PUSHHELLO']._serialized_start=1819
+  _globals['_PUSHHELLO']._serialized_end=1928
+  _globals['_PUSHREQUEST']._serialized_start=1930
+  _globals['_PUSHREQUEST']._serialized_end=2033
+  _globals['_PUSHREPLY']._serialized_start=2035
+  _globals['_PUSHREPLY']._serialized_end=2086
+  _globals['_PROBEMESSAGE']._serialized_start=2089
+  _globals['_PROBEMESSAGE']._serialized_end=2280
+  _globals['_RELAY']._serialized_start=2643
+  _globals['_RELAY']._serialized_end=2830
 # @@protoc_insertion_point(module_scope)

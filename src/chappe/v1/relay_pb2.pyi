@@ -72,7 +72,7 @@ class TensorEntry(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., file: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class Header(_message.Message):
-    __slots__ = ("format", "object_id", "kind", "digest_algorithm", "payload_bytes", "snapshot_bytes", "chunk_bytes", "chunks_per_page", "files", "tensors", "base_root")
+    __slots__ = ("format", "object_id", "kind", "digest_algorithm", "payload_bytes", "snapshot_bytes", "chunk_bytes", "chunks_per_page", "files", "tensors", "base_root", "open_end")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +84,7 @@ class Header(_message.Message):
     FILES_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     BASE_ROOT_FIELD_NUMBER: _ClassVar[int]
+    OPEN_END_FIELD_NUMBER: _ClassVar[int]
     format: int
     object_id: str
     kind: ObjectKind
@@ -95,19 +96,22 @@ class Header(_message.Message):
     files: _containers.RepeatedCompositeFieldContainer[FileEntry]
     tensors: _containers.RepeatedCompositeFieldContainer[TensorEntry]
     base_root: str
-    def __init__(self, format: _Optional[int] = ..., object_id: _Optional[str] = ..., kind: _Optional[_Union[ObjectKind, str]] = ..., digest_algorithm: _Optional[str] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., chunks_per_page: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[TensorEntry, _Mapping]]] = ..., base_root: _Optional[str] = ...) -> None: ...
+    open_end: bool
+    def __init__(self, format: _Optional[int] = ..., object_id: _Optional[str] = ..., kind: _Optional[_Union[ObjectKind, str]] = ..., digest_algorithm: _Optional[str] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., chunks_per_page: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[TensorEntry, _Mapping]]] = ..., base_root: _Optional[str] = ..., open_end: _Optional[bool] = ...) -> None: ...
 
 class Page(_message.Message):
-    __slots__ = ("index", "digests", "lengths", "signature")
+    __slots__ = ("index", "digests", "lengths", "signature", "end_bytes")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    END_BYTES_FIELD_NUMBER: _ClassVar[int]
     index: int
     digests: bytes
     lengths: _containers.RepeatedScalarFieldContainer[int]
     signature: bytes
-    def __init__(self, index: _Optional[int] = ..., digests: _Optional[bytes] = ..., lengths: _Optional[_Iterable[int]] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    end_bytes: int
+    def __init__(self, index: _Optional[int] = ..., digests: _Optional[bytes] = ..., lengths: _Optional[_Iterable[int]] = ..., signature: _Optional[bytes] = ..., end_bytes: _Optional[int] = ...) -> None: ...
 
 class HeaderPart(_message.Message):
     __slots__ = ("part", "parts", "data")

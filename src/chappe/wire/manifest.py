@@ -8,6 +8,7 @@ that it received, so that a header is the same on every hop.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
@@ -18,7 +19,7 @@ from chappe.payload.paths import check_tree
 from chappe.payload.safetensors import data_bytes
 from chappe.v1 import relay_pb2 as pb
 
-FORMAT = 1
+FORMAT, FORMAT_OPEN_END = 1, 2  # a node that knows no open end takes what it has at most for what it has
 PART_BYTES = 1 << 20
 HEADER_BYTES_MAX = 128 << 20
 """About a million tensors. A publisher refuses to make a larger one, a receiver to collect it."""
@@ -36,13 +37,14 @@ _KIND_NUMBERS = {kind: number for number, kind in _KINDS.items()}
 def encode_header(manifest: Manifest) -> bytes:
     """The serialized Header of an object. Raises SnapshotError when it would be too large to travel."""
     header = pb.Header(
-        format=FORMAT,
+        format=FORMAT_OPEN_END if manifest.open_end else FORMAT,
         object_id=manifest.object_id,
         kind=_KIND_NUMBERS[manifest.kind],
         digest_algorithm=manifest.algorithm.name,
         payload_bytes=manifest.payload_bytes,
         snapshot_bytes=manifest.snapshot_bytes,
         base_root=manifest.base_root,
+        open_end=manifest.open_end,
         chunk_bytes=manifest.chunk_bytes,
         chunks_per_page=manifest.chunks_per_page,
         files=[pb.FileEntry(path=f.path, size_bytes=f.size_bytes) for f in manifest.files],
@@ -79,8 +81,11 @@ def decode_header(data: bytes, object_id: str) -> Manifest:
         header.ParseFromString(data)
     except DecodeError as error:
         raise ManifestError(f"the header is not a Header message: {error}") from None
-    if header.format != FORMAT:
-        raise ManifestError(f"the header has format {header.format}; this node speaks {FORMAT}: upgrade the older one")
+    if header.format != (FORMAT_OPEN_END if header.open_end else FORMAT):
+        raise ManifestError(
+            f"the header has format {header.format}; this node speaks {FORMAT} and {FORMAT_OPEN_END}: "
+            "upgrade the older one"
+        )
     if header.object_id != object_id:
         raise ManifestError(f"the header of {header.object_id[:80]!r} where that of {object_id!r} was asked for")
     kind = _KINDS.get(header.kind)
@@ -100,6 +105,7 @@ def decode_header(data: bytes, object_id: str) -> Manifest:
         kind=kind,
         base_root=header.base_root,
         target_bytes=0 if kind is ObjectKind.FULL else header.snapshot_bytes,
+        open_end=header.open_end,
     )
     if (header.payload_bytes, header.snapshot_bytes) != (manifest.payload_bytes, manifest.snapshot_bytes):
         raise ManifestError(
@@ -125,13 +131,23 @@ def _decode_tensors(tensors: Iterable[pb.TensorEntry]) -> Iterable[TensorEntry]:
         yield TensorEntry(t.name, t.dtype, shape, t.file, t.begin, t.end)
 
 
-def encode_page(index: int, digests: Sequence[bytes]) -> bytes:
-    """The serialized Page of a full object: one digest per chunk, in order."""
-    return pb.Page(index=index, digests=b"".join(digests)).SerializeToString()
+@dataclass(frozen=True, slots=True)
+class PageContent:
+    """A page's number, and one digest per chunk. `closed`: it is the last of an object whose end was open, and this is
+    the manifest from now on."""
+
+    index: int
+    digests: list[bytes]
+    closed: Manifest | None = None
 
 
-def decode_page(manifest: Manifest, data: bytes) -> tuple[int, list[bytes]]:
-    """The page's number and one digest per chunk. Raises ManifestError."""
+def encode_page(index: int, digests: Sequence[bytes], end_bytes: int = 0) -> bytes:
+    """The serialized Page: one digest per chunk, in order; with `end_bytes` the last of an object with an open end."""
+    return pb.Page(index=index, digests=b"".join(digests), end_bytes=end_bytes).SerializeToString()
+
+
+def decode_page(manifest: Manifest, data: bytes) -> PageContent:
+    """Raises ManifestError for a page that cannot be one of this object."""
     if len(data) > PAGE_BYTES_MAX:
         raise ManifestError(f"a page of {len(data)} bytes; the limit is {PAGE_BYTES_MAX}")
     page = pb.Page()
@@ -140,8 +156,14 @@ def decode_page(manifest: Manifest, data: bytes) -> tuple[int, list[bytes]]:
     except DecodeError as error:
         raise ManifestError(f"the page is not a Page message: {error}") from None
     if page.lengths:
-        raise ManifestError(f"page {page.index} gives chunk lengths, those of a full object follow from its header")
-    return page.index, check_page(manifest, page.index, page.digests)
+        raise ManifestError(f"page {page.index} gives chunk lengths, which follow from the header")
+    closed = None
+    if page.end_bytes and manifest.open_end:
+        count = len(page.digests) // manifest.algorithm.digest_bytes
+        manifest = closed = manifest.closed(page.index, count, page.end_bytes)
+    elif page.end_bytes and (page.index != manifest.pages_total - 1 or page.end_bytes != manifest.payload_bytes):
+        raise ManifestError(f"page {page.index} ends an object at {page.end_bytes} bytes, which it does not")
+    return PageContent(page.index, check_page(manifest, page.index, page.digests), closed)
 
 
 def split_header(data: bytes) -> list[pb.HeaderPart]:

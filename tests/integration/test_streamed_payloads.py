@@ -1,0 +1,228 @@
+"""Deltas and compressed snapshots travel while they are made: real daemons, bit for bit whatever happens meanwhile.
+
+| happens while later blocks are still being encoded  | then |
+|-----------------------------------------------------|------|
+| nothing                                             | workers hold what is made; payload_bytes is the real one |
+| a relay is killed and starts again with half of it  | it goes on, and lands |
+| a worker joins                                      | it gets it, too |
+| the coordinator restarts                            | nobody is moved |
+| the publisher goes                                  | the version comes to nothing, the one before is served on |
+| the files change                                    | likewise, and publish says which |
+| it gets larger than is worth it                     | everybody gets the full snapshot |
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from safetensors.numpy import load_file, save_file
+
+from chappe.cli.localfleet import LocalFleet, RelaySpec
+from chappe.core.digest import XXH3_128, Algorithm
+from chappe.core.manifest import Manifest
+from chappe.errors import ChappeError, SnapshotChangedError
+from chappe.origin import choosing
+from chappe.origin.blocksources import Compared, MakeBlocks
+from chappe.origin.compressing import Whole
+from chappe.origin.deltas import DeltaFile
+from chappe.origin.scan import scan
+from chappe.payload.container import EncodedBlock
+from chappe.payload.delta import Mapper
+from chappe.payload.plan import DeltaPlan
+from chappe.publisher import AsyncPublisher
+from tests.integration.fleet_tools import HTTP, assert_same_bytes, metric_reaches, relays, run_cli
+
+pytestmark = pytest.mark.asyncio(loop_scope="function")
+
+MB = 1 << 20
+RECEIVED = "relayd_received_bytes_total"
+
+
+def noise(folder: Path, seed: int, blocks: int = 5) -> Path:
+    """Of bytes that do not get smaller: a block is a MiB of payload."""
+    folder.mkdir(parents=True)
+    tensor = np.random.default_rng(seed).integers(0, 256, blocks * MB, dtype=np.uint8)
+    save_file({"weight": tensor}, folder / "model.safetensors")
+    (folder / "config.json").write_text(f'{{"seed": {seed}}}')
+    return folder
+
+
+def changed(source: Path, folder: Path, seed: int) -> Path:
+    """A copy in which four of ten elements are others."""
+    folder.mkdir()
+    tensor = load_file(source / "model.safetensors")["weight"]
+    at = np.random.default_rng(seed).choice(tensor.size, tensor.size * 4 // 10, replace=False)
+    tensor[at] += np.random.default_rng(seed).integers(1, 256, at.size, dtype=np.uint8)
+    save_file({"weight": tensor}, folder / "model.safetensors")
+    (folder / "config.json").write_text(f'{{"seed": {seed}}}')
+    return folder
+
+
+class Held:
+    """Blocks from the fourth MiB of tensors on are read when it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gate = threading.Event()
+        for kind in (Compared, Whole):
+            monkeypatch.setattr(kind, "opened", self._holding(kind.opened))
+
+    def _holding(self, opened):  # type: ignore[no-untyped-def]
+        gate = self.gate
+
+        def late(function: Callable[[int], EncodedBlock], ordinal: int) -> EncodedBlock:
+            assert ordinal < 5 or gate.wait(120)
+            return function(ordinal)
+
+        @contextmanager
+        def held(source: Compared | Whole) -> Iterator[tuple[DeltaPlan, MakeBlocks]]:
+            with opened(source) as (plan, blocks):
+
+                def made(algorithm: Algorithm, mapper: Mapper) -> Iterator[EncodedBlock]:
+                    return blocks(algorithm, lambda function, ordinals: mapper(partial(late, function), ordinals))
+
+                yield plan, made
+
+        return held
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    held = Held(monkeypatch)
+    yield held
+    held.gate.set()
+
+
+@pytest_asyncio.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[LocalFleet]:
+    async with LocalFleet(tmp_path / "fleet", relays(2), coordinator_flags=HTTP) as running:
+        yield running
+
+
+async def received(fleet: LocalFleet, least: int, *names: str) -> None:
+    for name in names:
+        await metric_reaches(fleet.workers[name], RECEIVED, least)
+
+
+async def verified(fleet: LocalFleet, *names: str) -> None:
+    for name in names:
+        code, out, err = await run_cli("verify", str(fleet.store(name)))
+        assert code == 0, (name, out, err)
+
+
+def compressed_bytes(source: Path, spool: Path, root: str) -> int:
+    """What the object has, made once more."""
+    snapshot = scan(source)
+    file = DeltaFile(Whole(snapshot), Manifest("0" * 32, XXH3_128, MB, snapshot.entries, snapshot.tensors), spool)
+    file.encode()
+    file.close(root)
+    size = file.payload_bytes
+    file.discard()
+    return size
+
+
+async def test_workers_hold_what_is_made_and_whatever_happens_go_on(
+    fleet: LocalFleet, tmp_path: Path, held: Held
+) -> None:
+    source = noise(tmp_path / "v1", 1)
+    async with AsyncPublisher(fleet.address, base_cache=False) as publisher:
+        publication = await publisher.publish(source, payload="compressed")
+        await received(fleet, 2 * MB, "w1", "w2")
+        await fleet.workers.pop("w1").kill()
+        await fleet.start_relay(RelaySpec("w1", HTTP))
+        await fleet.start_relay(RelaySpec("late", HTTP))
+        await received(fleet, 2 * MB, "late")
+        held.gate.set()
+        result = await publication.wait(timeout_s=120)
+    assert (result.kind, result.installed) == ("full-compressed", 3), result.message
+    assert abs(result.payload_bytes - compressed_bytes(source, tmp_path, result.root)) < 100  # but for its object's id
+    assert_same_bytes(fleet, source, "w1", "w2", "late")
+    await verified(fleet, "w1", "w2", "late")
+
+
+async def test_the_coordinator_restarts_meanwhile(fleet: LocalFleet, tmp_path: Path, held: Held) -> None:
+    source = noise(tmp_path / "v1", 1)
+    async with AsyncPublisher(fleet.address, base_cache=False) as publisher:
+        publication = await publisher.publish(source, payload="compressed")
+        await received(fleet, 2 * MB, "w1", "w2")
+        address = fleet.address
+        await fleet.coordinator.kill()
+        await fleet.start_coordinator(address)
+        await fleet.wait_joined("w1", "w2")
+        held.gate.set()
+        result = await publication.wait(timeout_s=120)
+    assert (result.kind, result.installed) == ("full-compressed", 2)
+    assert [p.kind for p in result.message.payloads] == ["full-compressed"]
+    assert_same_bytes(fleet, source, "w1", "w2")
+
+
+async def test_a_delta_too_and_then_the_next(fleet: LocalFleet, tmp_path: Path, held: Held) -> None:
+    one = noise(tmp_path / "v1", 1)
+    two = changed(one, tmp_path / "v2", 2)
+    three = changed(two, tmp_path / "v3", 3)
+    async with AsyncPublisher(fleet.address, spool=tmp_path) as publisher:
+        await (await publisher.publish(one, payload="full")).wait(timeout_s=120)
+        publication = await publisher.publish(two)
+        await received(fleet, 6 * MB, "w1", "w2")  # the first version, and something of the second one
+        held.gate.set()
+        result = await publication.wait(timeout_s=120)
+        assert (result.kind, result.installed) == ("delta", 2)
+        assert_same_bytes(fleet, two, "w1", "w2")
+        result = await (await publisher.publish(three, payload="delta")).wait(timeout_s=120)
+        assert (result.kind, result.installed) == ("delta", 2)
+        assert_same_bytes(fleet, three, "w1", "w2")
+    await verified(fleet, "w1", "w2")
+
+
+async def test_the_publisher_goes_and_comes_again(fleet: LocalFleet, tmp_path: Path, held: Held) -> None:
+    one = noise(tmp_path / "v1", 1)
+    two = changed(one, tmp_path / "v2", 2)
+    async with AsyncPublisher(fleet.address, spool=tmp_path, base_cache=tmp_path / "base") as publisher:
+        await (await publisher.publish(one, payload="full")).wait(timeout_s=120)
+        publication = await publisher.publish(two)
+        await received(fleet, 6 * MB, "w1", "w2")
+        await publication.cancel()
+        held.gate.set()
+        with pytest.raises(ChappeError):
+            await publication.wait(timeout_s=120)
+    assert_same_bytes(fleet, one, "w1", "w2")
+    async with AsyncPublisher(fleet.address, spool=tmp_path, base_cache=tmp_path / "base") as publisher:
+        result = await (await publisher.publish(two)).wait(timeout_s=120)
+    assert result.installed == 2
+    assert_same_bytes(fleet, two, "w1", "w2")
+    await verified(fleet, "w1", "w2")
+
+
+async def test_the_files_change_meanwhile(fleet: LocalFleet, tmp_path: Path, held: Held) -> None:
+    one = noise(tmp_path / "v1", 1)
+    two = changed(one, tmp_path / "v2", 2)
+    async with AsyncPublisher(fleet.address, spool=tmp_path) as publisher:
+        await (await publisher.publish(one, payload="full")).wait(timeout_s=120)
+        publication = await publisher.publish(two)
+        await received(fleet, 6 * MB, "w1", "w2")
+        with (two / "model.safetensors").open("r+b") as file:
+            file.seek(4 * MB + 1000)
+            file.write(b"another step of the optimizer")
+        held.gate.set()
+        with pytest.raises(SnapshotChangedError, match=r"model\.safetensors changed"):
+            await publication.wait(timeout_s=120)
+    assert_same_bytes(fleet, one, "w1", "w2")
+    await verified(fleet, "w1", "w2")
+
+
+async def test_more_than_is_worth_it(fleet: LocalFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sample saw nothing of it."""
+    one, two = noise(tmp_path / "v1", 1, 12), noise(tmp_path / "v2", 2, 12)
+    monkeypatch.setattr(choosing, "estimate", lambda *_: 0.01)
+    async with AsyncPublisher(fleet.address, spool=tmp_path) as publisher:
+        await (await publisher.publish(one, payload="full")).wait(timeout_s=120)
+        result = await (await publisher.publish(two)).wait(timeout_s=120)
+    assert (result.kind, result.installed) == ("full", 2)
+    assert_same_bytes(fleet, two, "w1", "w2")
+    await verified(fleet, "w1", "w2")
