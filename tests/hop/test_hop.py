@@ -384,6 +384,15 @@ async def test_a_stream_that_ends_without_a_reason_is_broken(stack: AsyncExitSta
             ),
             grpc.StatusCode.INVALID_ARGUMENT,
         ),
+        (
+            FetchRequest(
+                protocol_version=PROTOCOL_VERSION,
+                object_id=OBJECT_ID,
+                token=token("origin", "r1"),
+                expected_bytes_per_s=float("nan"),
+            ),
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
     ],
 )
 async def test_a_request_that_makes_no_sense(

@@ -19,7 +19,7 @@ from chappe.core.effects import PeerRef
 from chappe.core.manifest import CHUNK_BYTES_MIN
 from chappe.core.reasons import ParentLossReason
 from chappe.hop import outlet as outlets
-from chappe.hop import tcp_listen
+from chappe.hop import tcp_listen, tcp_send
 from chappe.hop.client import build_request
 from chappe.hop.meter import GRPC, TCP, HopMeter
 from chappe.hop.net import Tls, load_tls, open_channel, parse_address
@@ -204,6 +204,42 @@ async def test_chunks_wait_for_a_connection_that_is_on_its_way(
         await child.connect()
     assert any(isinstance(reply, HeaderPart) for reply in child.heard)
     assert not any(isinstance(reply, ChunkBatch) for reply in child.heard)
+
+
+async def test_it_begins_at_the_pace_that_the_hop_should_carry(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paces: list[float | None] = []
+    set_pace = tcp_send.limit_pace
+
+    def limit_pace(connection: socket.socket, bytes_per_s: float | None) -> None:
+        set_pace(connection, bytes_per_s)
+        paces.append(bytes_per_s)
+        source.signal.fire()
+
+    monkeypatch.setattr(tcp_send, "limit_pace", limit_pace)
+    monkeypatch.setattr(tcp_send, "BEGIN_S", 0.01)
+    source = MemoryOrigin(payload_of(20))
+    held = await started(stack, source, expected_bytes_per_s=4e6)
+    await held.on_tcp()
+    await until(source.signal, lambda: len(paces) == 2)
+    assert paces == [5e6, None]  # a quarter above it, then as fast as may be
+    source.release()
+    assert (await asyncio.wait_for(held.task, 60)).reason is None
+
+
+@pytest.mark.parametrize("expected_bytes_per_s", [None, 1.25e9])
+async def test_without_a_figure_or_on_a_fast_link_nothing_is_paced(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, expected_bytes_per_s: float | None
+) -> None:
+    paces: list[float | None] = []
+    monkeypatch.setattr(tcp_send, "limit_pace", lambda connection, pace: paces.append(pace))
+    source = MemoryOrigin(payload_of(20))
+    held = await started(stack, source, expected_bytes_per_s=expected_bytes_per_s)
+    await held.on_tcp()
+    source.release()
+    assert (await asyncio.wait_for(held.task, 60)).reason is None
+    assert not paces
 
 
 # ---- the connection does not come about ----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from chappe.hop import tcp_sockets
 from chappe.hop.tcp_receive import _fill, _lowat_bytes
-from chappe.hop.tcp_sockets import UNACKNOWLEDGED_BYTES_MAX, allow_unacknowledged
+from chappe.hop.tcp_sockets import UNACKNOWLEDGED_BYTES_MAX, allow_unacknowledged, limit_pace
 
 
 @pytest.fixture
@@ -49,6 +49,17 @@ def test_a_size_of_its_own_is_not_less_than_what_tcp_would_take(
     limits(monkeypatch, core, 4 << 20)
     allow_unacknowledged(pair[0])
     assert send_buffer(pair[0]) == before
+
+
+def test_a_pace_is_set_and_taken_back(pair: tuple[socket.socket, socket.socket]) -> None:
+    def pace() -> int:
+        return pair[0].getsockopt(socket.SOL_SOCKET, tcp_sockets._SO_MAX_PACING_RATE)
+
+    before = pace()
+    limit_pace(pair[0], 1.5e6)
+    assert pace() == 1_500_000
+    limit_pace(pair[0], None)
+    assert pace() & 0xFFFFFFFF == before & 0xFFFFFFFF
 
 
 def test_little_is_gathered_at_the_beginning_and_a_chunk_later() -> None:

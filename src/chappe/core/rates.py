@@ -76,5 +76,9 @@ def fleet_rate(workers: Iterable[Worker], assumed: float, now: float) -> float:
 
 
 def hop_rate(parent: Worker, child: Worker, streams: int, assumed: float, now: float) -> float:
-    """What this hop should carry; `streams` is how many share the parent's uplink."""
-    return min(uplink(parent, assumed, now).bytes_per_s / max(1, streams), downlink(child, assumed, now).bytes_per_s)
+    """What this hop should carry, 0 when that is only assumed; `streams` is how many share the parent's uplink."""
+    up, down = uplink(parent, assumed, now), downlink(child, assumed, now)
+    share = up.bytes_per_s / max(1, streams)
+    if (up if share < down.bytes_per_s else down).known is None:
+        return 0.0
+    return min(share, down.bytes_per_s)

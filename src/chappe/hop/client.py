@@ -98,6 +98,7 @@ async def fetch(
             expected_bytes_per_s=expected_bytes_per_s,
         )
         request.accepts_tcp = tcp is not None
+        request.expected_bytes_per_s = expected_bytes_per_s or 0.0
         call = _method(channel)(request)
         inlet = Inlet(call, tcp, lambda: _algorithm(sink), on_switch=meter.switched_to_tcp, on_fallback=fell_back)
         try:

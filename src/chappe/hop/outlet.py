@@ -27,6 +27,7 @@ TCP_BATCH_BYTES_MAX = 8 << 20
 """Of what a sender thread is given at a time: it is in files."""
 TCP_BATCH_CHUNKS_MAX = 128
 _UNSENT_CHUNKS = 2  # may wait in the kernel: about 20 ms of the link
+_BEGIN_BYTES_PER_S_MAX = 125e6  # above that pacing costs more than it gives
 HOLD_S = 0.5
 """How long chunks wait for a data connection that was offered: two round trips of almost any link, with TLS three."""
 
@@ -49,7 +50,10 @@ class Outlet:
         write: Callable[[bytes], Awaitable[None]],
         offer: Offer | None = None,
         on_piece: Callable[[], None] | None = None,
+        expected_bytes_per_s: float = 0.0,
     ) -> None:
+        """`expected_bytes_per_s` is what the link should carry, 0 for no idea."""
+        self._expected_bytes_per_s = expected_bytes_per_s
         self._write = write
         self._offer = offer
         self._on_piece = on_piece
@@ -73,6 +77,8 @@ class Outlet:
         self._hold_until_s = None
         tcp.on_piece = self._on_piece
         tcp.limit_unsent(_UNSENT_CHUNKS * manifest.chunk_bytes)
+        if 0 < self._expected_bytes_per_s <= _BEGIN_BYTES_PER_S_MAX:
+            tcp.begin_at(self._expected_bytes_per_s)
         await self._write(encode_tcp_switch())
         return True
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from chappe.clock import boot_now
@@ -75,7 +76,9 @@ class ChildStream:
         self.ticket = ticket
         self.meter = HopMeter()
         self._request = request
-        self._outlet = Outlet(write, offer, lambda: ticket.progress(boot_now()))
+        if not 0 <= request.expected_bytes_per_s < math.inf:
+            raise UsageError(f"a hop that is expected to carry {request.expected_bytes_per_s} bytes per second")
+        self._outlet = Outlet(write, offer, lambda: ticket.progress(boot_now()), request.expected_bytes_per_s)
         self._uplink = uplink
         self._wants_header = request.lacks_header
         self._wanted_pages = _ranges(request.lacks_pages, "lacks_pages")

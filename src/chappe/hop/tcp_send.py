@@ -23,9 +23,12 @@ from dataclasses import dataclass, field
 
 from chappe.errors import ChappeError
 from chappe.hop.source import ChunkSpan
-from chappe.hop.tcp_sockets import SOCKET_ERRORS, allow_unacknowledged, set_unsent_limit, shut_down
+from chappe.hop.tcp_sockets import SOCKET_ERRORS, allow_unacknowledged, limit_pace, set_unsent_limit, shut_down
 from chappe.wire.tcp_frames import encode_chunk_head
 
+BEGIN_SHARE = 1.25
+BEGIN_S = 0.5
+"""On a link of so long a round trip it changes nothing: slow start takes longer to get there."""
 _BLOCK_BYTES = 256 << 10  # of a chunk that goes through memory: it stays in the processor's cache
 
 
@@ -77,6 +80,21 @@ class TcpOutlet:
         """See `set_unsent_limit`."""
         with contextlib.suppress(OSError):  # closed by its thread meanwhile: the next `send` will say so
             set_unsent_limit(self._connection, size_bytes)
+
+    def begin_at(self, bytes_per_s: float) -> None:
+        """Do not send faster than a quarter more than this for a moment.
+
+        What a shaper lets pass at once at the beginning, and what the streams beside this one leave of a link that is
+        theirs as well, is taken for the link by the congestion control, and not forgotten for a second or more: one of
+        eight streams of an origin was left with 0.4 of its part.
+        """
+        with contextlib.suppress(OSError):
+            limit_pace(self._connection, BEGIN_SHARE * bytes_per_s)
+            self._loop.call_later(BEGIN_S, self._let_go)
+
+    def _let_go(self) -> None:
+        with contextlib.suppress(OSError):  # it has been closed
+            limit_pace(self._connection, None)
 
     async def send(self, pieces: Sequence[Piece]) -> list[int]:
         """Return when the kernel has taken all of it; the chunks that could not be read, and were not sent.

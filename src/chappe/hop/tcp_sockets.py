@@ -26,7 +26,8 @@ UNSENT_BYTES_MIN = 128 << 10
 UNSENT_BYTES_MAX = 4 << 20
 UNACKNOWLEDGED_BYTES_MAX = 32 << 20
 """As the kernel counts, with its own overhead: about 1 Gbit/s at a round trip of 60 ms, with a loss in it."""
-_SO_SNDBUFFORCE = 32  # Linux; Python has no name for it
+_SO_SNDBUFFORCE, _SO_MAX_PACING_RATE = 32, 47  # Linux; Python has no names for them
+_NO_PACE, _PACE_MAX = -1, (1 << 31) - 1
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
@@ -73,6 +74,12 @@ def set_unsent_limit(connection: socket.socket, size_bytes: int) -> None:
     if option is not None:
         size_bytes = max(UNSENT_BYTES_MIN, min(size_bytes, UNSENT_BYTES_MAX))
         connection.setsockopt(socket.IPPROTO_TCP, option, size_bytes)
+
+
+def limit_pace(connection: socket.socket, bytes_per_s: float | None) -> None:
+    """Send no faster than this; None: as fast as may be. Raises OSError where there is no such option."""
+    pace = _NO_PACE if bytes_per_s is None else max(1, min(int(bytes_per_s), _PACE_MAX))
+    connection.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, pace)
 
 
 def allow_unacknowledged(connection: socket.socket) -> None:
