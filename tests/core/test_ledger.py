@@ -95,3 +95,15 @@ def test_what_was_dropped_is_counted_whatever_came_since() -> None:
     assert (len(ledger.held), ledger.dropped, ledger.arrived) == (9, 2, 11)
     ledger.drop(9, 10)  # never here
     assert ledger.dropped == 2
+
+
+def test_what_is_expected_is_not_asked_for_and_not_held() -> None:
+    ledger = Ledger(10, RangeSet([(0, 2)]))
+    ledger.expected.add(3, 6)
+    assert ledger.missing() == [(2, 3), (6, 10)]
+    assert not ledger.complete
+    assert ledger.take(Cursor(), RangeSet([(0, 10)]), 10) == [0, 1]
+    ledger.expected.discard(4, 5)  # its page named another digest
+    assert ledger.missing() == [(2, 3), (4, 5), (6, 10)]
+    ledger.total = None
+    assert ledger.missing() == [(2, 3), (4, 5), (6, 1 << 63)]

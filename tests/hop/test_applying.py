@@ -165,7 +165,7 @@ def test_a_base_that_rotted_is_found_and_what_is_served_stays(store: Store) -> N
     with path.open("r+b") as file:
         file.seek(1_500_000)
         file.write(b"\xff\xfe\xfd")
-    with pytest.raises(DeltaError, match="does not come out as the publisher's"):
+    with pytest.raises(DeltaError, match="not come out as the publisher's"):
         store.land(DELTA.object_id, 2, TARGET.root)
     assert not (store.layout.object(DELTA.object_id).root / "applied").exists()
     assert sorted(p.name for p in store.layout.snapshots.iterdir()) == ["1"]
@@ -178,7 +178,7 @@ def test_rot_in_a_file_that_would_be_linked_is_found(store: Store) -> None:
     with path.open("r+b") as file:
         file.seek(1_000_000)
         file.write(b"\xff\xfe\xfd")
-    with pytest.raises(DeltaError, match="does not come out as the publisher's"):
+    with pytest.raises(DeltaError, match="not come out as the publisher's"):
         store.land(DELTA.object_id, 2, TARGET.root)
     assert store.landed(2) is None
 

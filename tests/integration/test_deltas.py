@@ -4,7 +4,7 @@
 |---------------------------------------------|------|
 | all hold the base                           | a delta, about 1 % of the bytes; the landed copies verify |
 | a worker without it                         | both objects of one version; `delta` is refused by name |
-| the base rotted on one worker's disk        | that one gets the full snapshot, the others are not held up |
+| the base rotted on one worker's disk        | that one gets this block in full, the others go on |
 | a joiner when the publisher is gone         | the full snapshot, from a peer that got the delta |
 | a worker killed while it applies            | it lands after its restart |
 | nothing changed, everything changed         | a delta of nothing; full |
@@ -114,10 +114,11 @@ async def test_a_mixed_fleet_and_a_joiner_when_the_publisher_is_gone(fleet: Loca
 
 
 async def test_a_base_that_rotted_costs_only_that_worker(fleet: LocalFleet, tmp_path: Path) -> None:
-    one = make_snapshot(tmp_path / "v1", 4 * MB, seed=1)
+    one = make_snapshot(tmp_path / "v1", 24 * MB, seed=1)
     two, three = step(one, tmp_path / "v2", seed=2), step(one, tmp_path / "v3", seed=3)
     async with AsyncPublisher(fleet.address) as publisher:
         await (await publisher.publish(one)).wait(timeout_s=120)
+        before = {name: (await metrics(fleet.workers[name]))["relayd_received_bytes_total"] for name in ("w1", "w2")}
         path = fleet.store("w2") / "snapshots/1/model.safetensors"
         path.chmod(0o644)
         with path.open("r+b") as file:
@@ -126,6 +127,9 @@ async def test_a_base_that_rotted_costs_only_that_worker(fleet: LocalFleet, tmp_
         result = await (await publisher.publish(two, payload="delta")).wait(timeout_s=120)
         assert {p.kind: p.installed for p in result.message.payloads} == {"full": 1, "delta": 2}
         assert_same_bytes(fleet, two, "w1", "w2", "w3")
+        took = {n: (await metrics(fleet.workers[n]))["relayd_received_bytes_total"] - b for n, b in before.items()}
+        assert took["w1"] < 0.05 * payload_bytes(two)
+        assert 4 * MB <= took["w2"] - took["w1"] < 6 * MB  # a block of 4 MiB, and whole chunks
         result = await (await publisher.publish(three, payload="delta")).wait(timeout_s=120)  # w2 is sound again
         assert (result.kind, result.installed) == ("delta", 3)
         assert_same_bytes(fleet, three, "w1", "w2", "w3")

@@ -27,11 +27,13 @@ class Cursor:
 class Ledger:
     """Verified chunks of one object. `total` is None until the header is known: an object may have no chunks at all."""
 
-    __slots__ = ("_arrivals", "dropped", "held", "total")
+    __slots__ = ("_arrivals", "dropped", "expected", "held", "total")
 
     def __init__(self, total: int | None = None, held: RangeSet | None = None) -> None:
         self.total = total
         self.held = held.copy() if held is not None else RangeSet()
+        self.expected = RangeSet()
+        """Chunks that are here and lack only their page to be proven: not held, and not asked for either."""
         self.dropped = 0
         """How many chunks were ever dropped: what is held may grow in the meantime, and hide it."""
         self._arrivals: list[Range] = list(self.held.ranges())
@@ -67,8 +69,11 @@ class Ledger:
         return gone
 
     def missing(self) -> list[Range]:
-        """What is not held, with an open end (see `OPEN_END`) while the total is unknown."""
-        return self.held.missing(0, OPEN_END if self.total is None else self.total)
+        """What is not held and not expected, with an open end (see `OPEN_END`) while the total is unknown."""
+        missing = self.held.missing(0, OPEN_END if self.total is None else self.total)
+        if self.expected:
+            missing = [gap for start, stop in missing for gap in self.expected.missing(start, stop)]
+        return missing
 
     def ready(self, cursor: Cursor, wanted: RangeSet) -> bool:
         """Whether `take` would return anything. Nothing is moved."""

@@ -22,6 +22,7 @@ from chappe.core.manifest import LEAF_BYTES, FileEntry, Manifest
 from chappe.errors import DeltaError, StoreError
 from chappe.hop.disk import Disk
 from chappe.hop.objects import StoredObject
+from chappe.hop.salvage import Salvage
 from chappe.hop.source import SourceState
 
 
@@ -40,10 +41,12 @@ NOTHING = Base(0, Manifest("0" * 32, XXH3_128, LEAF_BYTES, (FileEntry("nothing",
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The full object's manifest, and the root of the files as they were written."""
+    """The full object's manifest, and the root of the files as they were written; with `salvage` the root that they
+    were to have, and what is right of them."""
 
     target: Manifest
     root: str
+    salvage: Salvage | None = None
 
 
 class Arriving:

@@ -5,7 +5,7 @@
 
     a block is   the target's already (a crash came before)    left alone
                  the base's                                    the target's once its pieces are added
-                 neither                                       DeltaError: the version must come as another object
+                 neither                                       left out, fetched of the full object (see `salvage`)
 
 Everything is made in one directory of its own, which becomes an object of the store by a rename. A crash before that
 leaves it to be gone on with; a failure removes it. Nothing that is served or may be mapped is written to. Blocking;
@@ -29,6 +29,7 @@ from chappe.hop.filecache import FileCache
 from chappe.hop.kept import KeptManifest
 from chappe.hop.layout import ObjectLayout
 from chappe.hop.ordered import OrderedMap, one_at_a_time
+from chappe.hop.salvage import Salvage, keep_part
 from chappe.hop.targetfiles import TargetFiles, Work
 from chappe.hop.tiles import Tiles
 from chappe.hop.writeback import EVERY_BYTES, start_writeback
@@ -40,6 +41,8 @@ from chappe.wire.manifest import decode_header, encode_page, object_id_of
 
 THREADS_MAX = 8  # more only helps where the disk takes several GB/s
 _BLOCK_BYTES_MAX = 8 * BLOCK_ELEMENTS
+WRONG_SHARE_MAX = 0.5
+"""Of the snapshot's bytes: a base in which more is not what it was is another one, and nothing of the work is kept."""
 
 
 def target_of(envelope: Envelope) -> Manifest:
@@ -54,8 +57,9 @@ def target_of(envelope: Envelope) -> Manifest:
 def apply_delta(disk: Disk, work: ObjectLayout, arriving: Arriving, read: ReadAt, base: Base, threads: int = 0) -> Made:
     """Make header, pages and files of the full object in `work`, going on with what a crash has left there.
 
-    Raises DeltaError when this delta and this base do not give what the delta says (another source of the version is
-    needed), OSError: `work` is removed then. StoreError when it was stopped: `work` is left as it is.
+    Where some of the base's blocks are not what they were, a part of it, without pages: see `Made.salvage`. Raises
+    DeltaError when this delta and this base do not give what the delta says (another source of the version is needed),
+    OSError: `work` is removed then. StoreError when it was stopped: `work` is left as it is.
     """
     try:
         try:
@@ -85,8 +89,13 @@ def _apply(disk: Disk, work: ObjectLayout, arriving: Arriving, read: ReadAt, bas
     blocks = BlockStream(plan, target.algorithm, envelope)
     with _Applier(disk, work, target, base, plan) as applier:
         applier.run(blocks, files, threads or min(os.cpu_count() or 1, THREADS_MAX))
+        assert blocks.closing is not None  # or there had been an error
+        if applier.wrong:
+            salvage = applier.salvage()
+            with arriving.acting():
+                keep_part(disk, work, target, envelope.prologue.header, salvage)
+            return Made(target, blocks.closing.root, salvage)
         root, chunks = applier.digests()
-    assert blocks.closing is not None  # or there had been an error
     if root != blocks.closing.root:
         raise DeltaError(f"the delta gives root {root}, and says that it leads to {blocks.closing.root}")
     with arriving.acting():
@@ -95,7 +104,7 @@ def _apply(disk: Disk, work: ObjectLayout, arriving: Arriving, read: ReadAt, bas
 
 
 def _keep(disk: Disk, work: ObjectLayout, target: Manifest, header: bytes, chunks: list[bytes]) -> None:
-    for path in (work.header, work.pages):  # of an attempt that got as far
+    for path in (work.header, work.pages, work.journal):  # of an attempt that got as far
         disk.unlink(path)
     kept = KeptManifest(disk, work, target.object_id)
     try:
@@ -118,6 +127,9 @@ class _Applier:
         self._chunks = self._leaves if same else Tiles(target.algorithm, target.chunk_bytes, sizes)
         self._base = FileCache(disk, base.path, [f.path for f in base.manifest.files], writable=False)
         self._made = FileCache(disk, work.files, [f.path for f in target.files], writable=True)
+        self.wrong: list[int] = []
+        """Blocks that do not come out right. From several threads."""
+        self._wrong_bytes = 0
         self._written = 0  # since writing to the device was last begun
         self._local = threading.local()
         self._stack = ExitStack()
@@ -152,16 +164,31 @@ class _Applier:
                 self._plan, algorithm, whole.ordinal, whole.digest, whole.pieces, data, data, brief=one_at_a_time
             )
             if state is BlockState.WRONG:
-                raise DeltaError(
-                    f"block {whole.ordinal}, in {self._target.files[block.file].path!r}, does not come out as the "
-                    "publisher's: the version that the delta begins at is not what it was"
-                )
+                self._pass_over(work)
+                return
             if work.write:
                 self._write(work, data)
         if work.first:
             self._leaves.feed(block.file, block.offset, data)
             if self._chunks is not self._leaves:
                 self._chunks.feed(block.file, block.offset, data)
+
+    def _pass_over(self, work: Work) -> None:
+        """Leave it out, of the digests, too. The second time that it is read it must not be the first to be wrong."""
+        known = work.whole.ordinal in self.wrong
+        if work.first:
+            self.wrong.append(work.whole.ordinal)
+            self._wrong_bytes += work.block.length
+        if self._wrong_bytes > WRONG_SHARE_MAX * self._target.payload_bytes or not (work.first or known):
+            raise DeltaError(
+                f"block {work.whole.ordinal}, in {self._target.files[work.block.file].path!r}, does not come out as "
+                "the publisher's: the version that the delta begins at is not what it was"
+            )
+
+    def salvage(self) -> Salvage:
+        files = range(len(self._target.files))
+        chunks = [digest for file in files for digest in self._chunks.known(file)]
+        return Salvage(self._plan.blocks_total, sorted(self.wrong), chunks, [self._leaves.known(f) for f in files])
 
     def _buffer(self) -> memoryview:
         view: memoryview | None = getattr(self._local, "view", None)

@@ -13,11 +13,13 @@ from chappe.hop.leaves import LeafTable
 
 @dataclass(slots=True)
 class Judged:
-    """Chunks by what their bytes are. Without a page nothing can be said of a chunk: it is in `unknown`."""
+    """Chunks by what their bytes are. Without a page nothing can be said of a chunk: it is in `unknown`, and its digest
+    in `digests`."""
 
     sound: RangeSet = field(default_factory=RangeSet)
     rotten: RangeSet = field(default_factory=RangeSet)
     unknown: RangeSet = field(default_factory=RangeSet)
+    digests: dict[int, bytes] = field(default_factory=dict)
 
 
 def judge(
@@ -43,6 +45,8 @@ def judge(
             wanted = kept.digest(chunk)
             verdict = judged.unknown if wanted is None else judged.sound if wanted == digest else judged.rotten
             verdict.add(chunk, chunk + 1)
+            if wanted is None:
+                judged.digests[chunk] = digest
             sound += verdict is judged.sound
         if leaves is not None and (all_leaves or sound == len(chunks)):
             first = leaves.number(region.file, region.offset)

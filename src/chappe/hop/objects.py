@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from chappe.core.events import Holding, ObjectState
@@ -51,6 +51,7 @@ class StoredObject:
         """The device may have lost a write, and says so only once: the object must be received again."""
         self.claimed = RangeSet()
         """What the journal says and nobody has re-hashed yet: see `recover`."""
+        self._expected: dict[int, bytes] = {}  # digests of what is on the disk, of chunks whose page is not here
         self._disk = disk
         self._write_behind = write_behind
         self._own = layout.object(object_id)
@@ -75,7 +76,7 @@ class StoredObject:
             raise StoreCorruptError(f"object {self.object_id} is not whole: {error}") from error
         self._begin(manifest, base, landed)
         if landed is None:
-            self.claimed = RangeSet(self._journal.read().within(0, self._kept.chunks_known))
+            self.claimed = RangeSet(self._journal.read().within(0, manifest.chunks_total))
         else:
             self.ledger.add(0, self._kept.chunks_known)
             self._mends.load(manifest)
@@ -102,17 +103,49 @@ class StoredObject:
         self.adopt(self.rehash(threads))
 
     def rehash(self, threads: int = 0) -> list[Range]:
-        """Blocking, from any thread: the claimed chunks that are really here, and sound neighbours."""
+        """Blocking, from any thread: the claimed chunks that are really here, and sound neighbours. Of those whose page
+        is not here the digests are remembered for when it comes."""
         if not self.claimed:
             return []
-        regions = hashing.regions_of_chunks(self._kept.known(), self.claimed)
-        return list(judge(self._kept, self._place().base, regions, self._leaves, threads).sound)
+        manifest = self._kept.known()
+        regions = hashing.regions_of_chunks(manifest, self.claimed)
+        judged = judge(self._kept, self._place().base, regions, self._leaves, threads)
+        unknown = {chunk for start, stop in judged.unknown for chunk in range(start, stop) if chunk in self.claimed}
+        self._expected = {chunk: judged.digests[chunk] for chunk in unknown}
+        return list(judged.sound)
+
+    def expect(self, chunks: Mapping[int, bytes], leaves: Sequence[Sequence[bytes]]) -> None:
+        """These digests are those of what is on the disk (none: not known), of chunks and of each file's leaves: held
+        without being fetched once their page names the same."""
+        self.claimed = RangeSet()
+        self._expected = {chunk: digest for chunk, digest in chunks.items() if digest}
+        self.ledger.expected = RangeSet((chunk, chunk + 1) for chunk in self._expected)
+        table = self._leaves
+        for file, digests in enumerate(leaves if table is not None else ()):
+            assert table is not None
+            first = table.number(file, 0)
+            for number, digest in enumerate(digests):
+                if digest:
+                    table.set(first + number, digest)
+
+    def _prove_expected(self) -> None:
+        """Pages have come: those of their chunks that are here and right are held from now on."""
+        known = self._kept.chunks_known
+        for start, stop in self.ledger.expected.within(0, known):
+            for chunk in range(start, stop):
+                if self._expected.pop(chunk) == self._kept.digest(chunk):
+                    self.ledger.add(chunk, chunk + 1)
+                elif self._leaves is not None:
+                    self._leaves.drop(self._kept.known().place(chunk))
+        self.ledger.expected.discard(0, known)
 
     def adopt(self, sound: Sequence[Range]) -> None:
         """Hold what `rehash` found."""
         self.claimed = RangeSet()
         for start, stop in sound:
             self.ledger.add(start, stop)
+        self.ledger.expected = RangeSet((chunk, chunk + 1) for chunk in self._expected)
+        self._prove_expected()  # a page may have come meanwhile
         self.signal.fire()
 
     # ---- source ----
@@ -246,6 +279,7 @@ class StoredObject:
             raise store_error(error, f"a page of object {self.object_id}") from error
         self._take_end(self._kept.known())
         if new:
+            self._prove_expected()
             self.signal.fire()
 
     def put_chunks(self, chunks: Sequence[tuple[int, Data]], digests: Sequence[bytes] | None = None) -> None:

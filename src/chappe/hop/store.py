@@ -24,6 +24,7 @@ from chappe.hop.objects import StoredObject
 from chappe.hop.opening import set_aside, take_up
 from chappe.hop.records import LandedSnapshot, LandingRecord
 from chappe.hop.retention import Retained
+from chappe.hop.salvage import Salvage
 from chappe.hop.source import SourceState
 from chappe.hop.writeback import WriteBehind
 
@@ -280,6 +281,19 @@ class Store:
                 self._give_up(object_id)
             raise
         return full
+
+    def take_in_part(self, made: Path, object_id: str, salvage: Salvage) -> bool:
+        """From a landing: a directory made by `chappe.hop.salvage` becomes an object on its way, until retention sees
+        that nobody asks for it. False when there is one already."""
+        with self._claim:
+            if object_id in self._objects:
+                return False
+            self._disk.rename(made, self.layout.object(object_id).root)
+            part = StoredObject(self._disk, self.layout, object_id, self._write_behind)
+            part.load(None, None)
+            part.expect(dict(enumerate(salvage.chunks)), salvage.leaves)
+            self._objects[object_id] = part
+        return True
 
     def _give_up(self, object_id: str) -> None:
         self._objects.pop(object_id).close()

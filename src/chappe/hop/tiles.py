@@ -55,6 +55,10 @@ class Tiles:
             raise ValueError(f"not all bytes of file {file} were seen")
         return digests
 
+    def known(self, file: int) -> list[bytes]:
+        """As far as its bytes were seen; empty where some were not."""
+        return self._digests[file]
+
     def _length(self, file: int, tile: int) -> int:
         return min(self._step, self._sizes[file] - tile * self._step)
 
