@@ -10,6 +10,11 @@ import cyclopts
 from chappe.cli.settings import example_text, make_app, run_app
 
 COMMANDS = {
+    "adapting": (
+        "bench.adapting:adapting",
+        "Striped broadcasts over links that are not what was declared, played with the real fleet machine.",
+        "python -m bench adapting --fleets 2",
+    ),
     "all": ("bench.every:every", "One bench after the other, then the report.", "python -m bench all --short"),
     "chain-vs-star": (
         "bench.chainstar:chain_vs_star",

@@ -16,6 +16,7 @@ from chappe.cli.interrupt import run_interruptible
 from chappe.cli.settings import Flat, Settings
 
 SHORT: dict[str, tuple[str, ...]] = {
+    "adapting": ("--fleets", "0"),
     "faults": ("--only", "relay-drops", "--scale", "0.25", "--undisturbed", "1"),
     "hop": ("--size", "256MiB", "--repeats", "1"),
     "layout": ("--fleets", "60"),

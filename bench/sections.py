@@ -242,6 +242,12 @@ SECTIONS: dict[str, Section] = {
         " bound are of whole link rates, the times count headers, ACKs and the pipelines' fill.",
         _other,
     ),
+    "adapting": Section(
+        "Stripes over links that are not what was declared, calculated",
+        "The real fleet machine over a fluid: as planned, and with segments moved to where they end sooner. `exact`: as"
+        " declared; `half`: the best uplink carries half of it; `noise`: each carries between 0.6 and 1.2 of it.",
+        _other,
+    ),
     "delta": Section("Deltas", "The codec's payload and speed on one core, beside other formats.", _delta),
 }
 OTHER = Section("", "", _other)

@@ -77,3 +77,10 @@ def test_large_objects_have_longer_runs() -> None:
 def test_maps_that_nobody_would_make_are_refused(weights: tuple[int, ...], run: int) -> None:
     with pytest.raises(ValueError, match="stripe"):
         StripeMap(weights, run)
+
+
+@given(maps, totals, st.lists(st.tuples(st.integers(0, 400), st.integers(1, 60)), max_size=6))
+def test_how_many_of_each_stripe_are_in_ranges(stripes: StripeMap, total: int, spans: list[tuple[int, int]]) -> None:
+    held = RangeSet((start, start + length) for start, length in spans)
+    expected = Counter(owner(stripes, c) for a, b in held for c in range(a, min(b, total)))
+    assert stripes.counts(held.ranges(), total) == [expected[s] for s in range(len(stripes.weights))]

@@ -165,6 +165,22 @@ class Layout:
         onto.changed()
         return self._near(onto, at) | {SOURCE}
 
+    def transplant(self, place: Place, onto: Chain, at: int) -> set[str]:
+        """A segment, from this place to the end of its chain, to this position of another chain of its stripe, or in
+        front of where it is in its own. Two edges change: the segment's, and that of who comes behind it."""
+        chain = place.chain
+        segment = chain.members[place.position :]
+        if onto.stripe != chain.stripe or (onto is chain and at >= place.position):
+            raise ValueError(f"a segment of stripe {chain.stripe} to position {at} of stripe {onto.stripe}")
+        near = self._near(chain, place.position)
+        del chain.members[place.position :]
+        onto.members[at:at] = segment
+        for member in segment:
+            self._of[member][onto.stripe] = onto
+        chain.changed()
+        onto.changed()
+        return near | self._near(onto, at) | self._near(onto, at + len(segment))
+
     def near(self, worker_id: str) -> set[str]:
         """Whose edges name this worker, or its generation or address."""
         near: set[str] = {worker_id}

@@ -65,10 +65,12 @@ from chappe.core.progress import Progress
 from chappe.core.publication import Phase
 from chappe.core.publishing import Publishing
 from chappe.core.reasons import RebuildReason
+from chappe.core.rebalance import KEY as REBALANCE_KEY
+from chappe.core.rebalance import Rebalance
 from chappe.core.repair import Repair
-from chappe.core.shedding import Shedding
 from chappe.core.slow import Slow
 from chappe.core.state import FleetConfig, FleetState
+from chappe.core.striped_links import StripedLinks
 from chappe.core.supersede import Supersession
 from chappe.core.training import KEY as TRAINING_KEY
 from chappe.core.training import Training
@@ -95,9 +97,10 @@ class Fleet:
         self._trial = Trial(self._context, self._placement, self._demotions, self._deadlines)
         self._slow = Slow(self._context, self._placement, self._trial)
         self._measuring = Measuring(
-            self._context, self._demotions, self._slow, Shedding(self._context, self._placement)
+            self._context, self._demotions, self._slow, StripedLinks(self._context, self._placement)
         )
         self._probing = Probing(self._context, self._measuring, self._demotions, self._deadlines)
+        self._rebalance = Rebalance(self._context, self._placement, self._deadlines)
         self._training = Training(self._context, self._deadlines)
         self._repair = Repair(self._context, self._placement, self._assignments, self._dialling)
         self._supersession = Supersession(self._context, self._placement)
@@ -239,6 +242,9 @@ class Fleet:
 
     def _take_holding(self, worker: Worker, holding: Holding) -> None:
         publication = self._progress.take_holding(worker, holding)
+        told = self.state.publications.get(holding.object_id)
+        if told is not None:
+            self._rebalance.holding(told, worker)
         if publication is None:
             return
         if worker.holdings[holding.object_id].state is ObjectState.DISK_FULL:
@@ -260,6 +266,8 @@ class Fleet:
             worker = self.state.workers.get(worker_id)
             if key == PROBE_KEY:
                 self._probing.look()
+            elif key == REBALANCE_KEY:
+                self._rebalance.look()
             elif key == TRAINING_KEY:
                 self._training.look()
             elif kind == "case":

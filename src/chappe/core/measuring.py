@@ -27,8 +27,8 @@ from chappe.core.demotion import Demotions
 from chappe.core.events import LinkSample, LinksMeasured, Role, Topology
 from chappe.core.publication import Publication
 from chappe.core.rates import Figure, Source, downlink, uplink
-from chappe.core.shedding import Shedding
 from chappe.core.slow import SLOW_SHARE, HopSample, Slow
+from chappe.core.striped_links import StripedLinks
 from chappe.core.workers import Worker
 
 CLAIM_S = 5.0
@@ -50,11 +50,11 @@ class Claim:
 
 
 class Measuring:
-    def __init__(self, context: Context, demotions: Demotions, slow: Slow, shedding: Shedding) -> None:
+    def __init__(self, context: Context, demotions: Demotions, slow: Slow, striped: StripedLinks) -> None:
         self._context = context
         self._demotions = demotions
         self._slow = slow
-        self._shedding = shedding
+        self._striped = striped
         self._sent: dict[tuple[str, str], Claim] = {}  # sender, receiver: what the sender said last
         self._got: dict[tuple[str, str], Claim] = {}  # and the receiver
         self._shared: dict[tuple[str, bool], float] = {}  # worker, sending: when it had several streams last
@@ -71,7 +71,7 @@ class Measuring:
                 self._sent[worker.worker_id, sample.peer] = Claim(sample, self._context.now)
             elif not sample.sending:
                 self._received(worker, sample)
-        self._shedding.sent(worker, [sample for sample in event.samples if sample.sending])
+        self._striped.measured(worker, event.samples)
         if worker.role is Role.ORIGIN:
             # of one that has become slow there are two
             newest = {s.peer: s for s in event.samples if s.sending and _measured(s)}

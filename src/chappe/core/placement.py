@@ -231,6 +231,23 @@ class Placement(Feeding):
         )
         self.heal(publication)
 
+    def transplant(self, publication: Publication, place: Place, onto: Chain, at: int, reason: RebuildReason) -> None:
+        """A segment to another position of its stripe (see `Layout.transplant`). Its members stay behind each other."""
+        worker_id = place.chain.members[place.position]
+        parent = self._context.name(onto.members[at - 1] if at else publication.origin_id)
+        self._context.touch(publication, publication.layout.transplant(place, onto, at))
+        self._context.count("segment_rebuilds_total", reason=reason.value)
+        publication.members[worker_id].why = f"{reason.value}: moved behind {parent}, which has room"
+        self._context.log(
+            "segment_moved",
+            reason.value,
+            version=publication.version,
+            relay=self._context.name(worker_id),
+            stripe=onto.stripe,
+            parent=parent,
+        )
+        self.heal(publication)
+
     def _slower(self, member: str, worker: Worker) -> bool:
         other = self._context.state.workers.get(member)
         if other is None:

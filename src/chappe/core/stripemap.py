@@ -79,6 +79,28 @@ class StripeMap:
                         yield a, b
                 base += period
 
+    def counts(self, ranges: Iterable[Range], total: int) -> list[int]:
+        """How many chunks of each stripe are in these ranges (sorted, disjoint), below `total`."""
+        pattern, weights = self.pattern(), self.weights
+        period = len(pattern) * self.run
+        before = [[0] * len(weights)]  # of the runs below each one of a period
+        for stripe in pattern:
+            before.append([n + (s == stripe) for s, n in enumerate(before[-1])])
+
+        def below(chunk: int) -> list[int]:
+            periods, rest = divmod(chunk, period)
+            runs, part = divmod(rest, self.run)
+            found = [self.run * (periods * w + n) for w, n in zip(weights, before[runs], strict=True)]
+            found[pattern[runs]] += part
+            return found
+
+        counts = [0] * len(weights)
+        for start, stop in ranges:
+            if start < min(stop, total):
+                a, b = below(start), below(min(stop, total))
+                counts = [n + y - x for n, x, y in zip(counts, a, b, strict=True)]
+        return counts
+
     def restrict(self, stripe: int, wanted: RangeSet, total: int) -> RangeSet:
         return RangeSet(self.within(stripe, wanted.ranges(), total))
 
