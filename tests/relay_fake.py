@@ -11,7 +11,6 @@ from uuid import uuid4
 
 import grpc.aio
 
-from chappe.core.ledger import Ledger
 from chappe.core.manifest import LEAF_BYTES, Manifest, check_page, file_digest, snapshot_root
 from chappe.errors import ChunkMismatchError
 from chappe.hop.catalog import Catalog
@@ -19,6 +18,7 @@ from chappe.hop.client import build_request, fetch
 from chappe.hop.guard import AssignedChild, EdgeGuard
 from chappe.hop.net import RunningServer, open_channel, open_server, parse_address
 from chappe.hop.server import RELAY_SERVICE, RelayService
+from chappe.hop.shared import SharedLedger
 from chappe.hop.source import Data, Signal, SourceState
 from chappe.v1 import coordinator_pb2 as pb
 from chappe.v1 import coordinator_pb2_grpc, relay_pb2
@@ -30,7 +30,7 @@ class MemoryObject:
 
     def __init__(self, object_id: str) -> None:
         self.object_id = object_id
-        self.ledger = Ledger()
+        self.ledger = SharedLedger()
         self.signal = Signal()
         self.state = SourceState.OPEN
         self.manifest: Manifest | None = None
@@ -66,7 +66,7 @@ class MemoryObject:
         self._digests += check_page(self.manifest, index, b"".join(digests))
         self.signal.fire()
 
-    def put_chunks(self, chunks: Sequence[tuple[int, Data]], digests: Sequence[bytes] | None = None) -> None:
+    def put_chunks(self, chunks: Sequence[tuple[int, Data]], *, lent: bool = False) -> None:
         assert self.manifest is not None
         for chunk, data in chunks:
             if self.manifest.algorithm.once(data) != self._digests[chunk]:

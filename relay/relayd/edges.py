@@ -69,13 +69,7 @@ async def _watch(held: StoredObject, on_event: Callable[[RelayEvent], None], tol
         elif now != told:
             on_event(progress_of(held))
         told = now
-        seen = await held.signal.wait(seen)
-        try:
-            async with asyncio.timeout(PROGRESS_INTERVAL_S):
-                while held.state is SourceState.OPEN and not told.is_news(held):
-                    seen = await held.signal.wait(seen)
-        except TimeoutError:
-            continue
+        await held.signal.wait(seen, PROGRESS_INTERVAL_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +83,6 @@ class _Told:
     def of(cls, held: StoredObject) -> _Told:
         ledger = held.ledger
         return cls(ledger.held.ranges(), len(ledger.held), ledger.dropped, ledger.total)
-
-    def is_news(self, held: StoredObject) -> bool:
-        """The header has come, the last chunk has, or something has rotted: not to be told in its own time."""
-        count, total = len(held.ledger.held), held.ledger.total
-        return total != self.total or held.ledger.dropped != self.dropped or (count == total and count != self.count)
 
 
 def _stored(held: StoredObject) -> tuple[bool, int, int]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chappe.core.digest import XXH3_128
-from chappe.core.ledger import Ledger
 from chappe.core.manifest import CHUNK_BYTES_MIN, DELTA_FILE, FileEntry, Manifest, ObjectKind
 from chappe.core.stripemap import PLAIN
 from chappe.errors import ChunkMismatchError, ManifestError
@@ -20,6 +19,7 @@ from chappe.hop.limits import TokenBucket
 from chappe.hop.net import RunningServer, Tls, open_channel, open_server, parse_address
 from chappe.hop.push import PushInbox
 from chappe.hop.server import RELAY_SERVICE, RelayService
+from chappe.hop.shared import SharedLedger
 from chappe.hop.source import Data, Signal, SourceState
 from chappe.v1.relay_pb2 import EdgeClaims, EdgeToken
 from chappe.wire.manifest import decode_header, decode_page, encode_header, encode_page
@@ -35,7 +35,7 @@ class MemoryObject:
 
     def __init__(self, object_id: str = OBJECT_ID) -> None:
         self.object_id = object_id
-        self.ledger = Ledger()
+        self.ledger = SharedLedger()
         self.signal = Signal()
         self.state = SourceState.OPEN
         self.header_bytes: bytes | None = None
@@ -99,7 +99,7 @@ class MemoryObject:
             self.ledger.total = page.closed.chunks_total
         self.signal.fire()
 
-    def put_chunks(self, chunks: Sequence[tuple[int, Data]], digests: Sequence[bytes] | None = None) -> None:
+    def put_chunks(self, chunks: Sequence[tuple[int, Data]], *, lent: bool = False) -> None:
         if self.put_error is not None:
             raise self.put_error
         for chunk, data in chunks:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import grpc
 import grpc.aio
 import pytest
 
-from chappe.core.digest import XXH3_128
-from chappe.errors import PeerError
+from chappe.errors import ChunkMismatchError, DiskFullError, PeerError
 from chappe.hop.inlet import Inlet
-from chappe.hop.tcp_receive import SLABS, TCP_LOST, TcpRoute
+from chappe.hop.tcp_receive import TCP_LOST, TcpRoute
 from chappe.hop.tcp_send import TcpLostError
 from chappe.v1.relay_pb2 import End, EndReason, Watermark
 from chappe.wire.frames import (
-    ChunkBatch,
+    Reply,
     encode_chunks,
     encode_end,
     encode_tcp_offer,
@@ -29,6 +29,35 @@ from chappe.wire.frames import (
 from chappe.wire.tcp_frames import BODY_BYTES_MAX, HELLO_BYTES, encode_chunk_head, encode_hello, encode_message
 
 SECRET = bytes(range(32))
+
+
+class Taker:
+    """Keeps what it gets. `held_up`: takes no chunk before `go`; `watermarks` are its own, or the event loop's."""
+
+    def __init__(self) -> None:
+        self.chunks: list[tuple[int, bytes]] = []
+        self.marks: list[int] = []
+        self.go = threading.Event()
+        self.go.set()
+        self.taking = threading.Event()
+        self.raises: Exception | None = None
+        self.pause_s = 0.0
+        self.watermarks = True
+
+    def take_chunk(self, chunk: int, data: memoryview, pause: Callable[[float], None]) -> None:
+        self.taking.set()
+        assert self.go.wait(30)
+        if self.raises is not None:
+            raise self.raises
+        if self.pause_s:
+            pause(self.pause_s)
+        self.chunks.append((chunk, bytes(data)))
+
+    def take_message(self, reply: Reply) -> bool:
+        if not self.watermarks or not isinstance(reply, Watermark):
+            return False
+        self.marks.append(reply.chunks_held)
+        return True
 
 
 class Call:
@@ -54,13 +83,14 @@ class Parent:
     def __init__(self, stack: AsyncExitStack) -> None:
         self.call = Call()
         self.fallbacks: list[str] = []
+        self.taker = Taker()
         self._server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         self._server.settimeout(30)
         self.port = self._server.getsockname()[1]
         self.inlet = Inlet(
             self.call,
             TcpRoute("127.0.0.1", None, "parent"),
-            lambda: XXH3_128,
+            self.taker,
             on_switch=lambda: None,
             on_fallback=self.fallbacks.append,
         )
@@ -108,12 +138,9 @@ async def parent() -> AsyncIterator[Parent]:
 async def test_a_frame_that_cannot_be_is_not_waited_for(parent: Parent, head: bytes) -> None:
     connection = await parent.connected()
     connection.sendall(encode_chunk_head(3, 4) + b"good" + head)
-    batch = await parent.reply()
-    assert isinstance(batch, ChunkBatch)
-    assert [(index, bytes(data)) for index, data in batch.chunks] == [(3, b"good")]
-    assert batch.digests == [XXH3_128.once(b"good")]
     with pytest.raises(PeerError):
         await parent.reply()
+    assert parent.taker.chunks == [(3, b"good")]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +173,7 @@ async def test_a_second_offer_and_a_switch_to_nothing(parent: Parent) -> None:
 
 
 async def test_an_offer_that_was_not_asked_for(parent: Parent) -> None:
-    inlet = Inlet(parent.call, None, lambda: None, on_switch=lambda: None, on_fallback=parent.fallbacks.append)
+    inlet = Inlet(parent.call, None, Taker(), on_switch=lambda: None, on_fallback=parent.fallbacks.append)
     parent.say(encode_tcp_offer(parent.port, SECRET))
     with pytest.raises(PeerError):
         await inlet.read()
@@ -174,8 +201,8 @@ async def test_a_good_end_on_grpc_waits_for_what_is_on_tcp(parent: Parent) -> No
     reading = asyncio.ensure_future(parent.reply())
     await asyncio.sleep(0)
     connection.sendall(encode_chunk_head(3, 4) + b"good" + encode_message(encode_end(EndReason.END_REASON_COMPLETE)))
-    assert isinstance(await reading, ChunkBatch)
-    end = await parent.reply()
+    end = await reading
+    assert parent.taker.chunks == [(3, b"good")]
     assert isinstance(end, End)
     assert end.reason == EndReason.END_REASON_COMPLETE
 
@@ -201,21 +228,64 @@ async def test_a_break_of_tcp_alone_is_the_connections(parent: Parent, said: boo
     assert parent.fallbacks
 
 
-async def test_more_than_the_slabs_hold_waits_at_the_parent(parent: Parent) -> None:
-    """The child does not look: its thread stops reading, and TCP stops the parent. Then nothing is lost or mixed up."""
+async def test_who_takes_slowly_stops_the_parent(parent: Parent) -> None:
+    """Nothing is read while a chunk is taken: TCP stops the parent. Then nothing is lost or mixed up."""
     connection = await parent.connected()
     chunks = [bytes([i]) * (300_000 + 7 * i) for i in range(60)]
-    sending = asyncio.ensure_future(
-        asyncio.to_thread(
-            connection.sendall, b"".join(encode_chunk_head(i, len(data)) + data for i, data in enumerate(chunks))
-        )
-    )
-    found: list[tuple[int, bytes]] = []
-    while len(found) < len(chunks):
-        batch = await parent.reply()
-        assert isinstance(batch, ChunkBatch)
-        assert sum(len(data) for _, data in batch.chunks) <= SLABS * BODY_BYTES_MAX
-        assert batch.digests == [XXH3_128.once(data) for _, data in batch.chunks]
-        found += [(index, bytes(data)) for index, data in batch.chunks]
-    assert found == list(enumerate(chunks))
+    frames = b"".join(encode_chunk_head(i, len(data)) + data for i, data in enumerate(chunks))
+    parent.taker.go.clear()
+    connection.settimeout(None)
+    sending = asyncio.ensure_future(asyncio.to_thread(connection.sendall, frames))
+    reading = asyncio.ensure_future(parent.reply())
+    assert await asyncio.to_thread(parent.taker.taking.wait, 30)
+    assert not parent.taker.chunks
+    parent.taker.go.set()
     await sending
+    connection.sendall(encode_message(encode_end(EndReason.END_REASON_COMPLETE)))
+    assert isinstance(await reading, End)
+    assert parent.taker.chunks == list(enumerate(chunks))
+
+
+async def test_nothing_is_taken_before_the_loop_has_dealt_with_a_message(parent: Parent) -> None:
+    """A page that is the loop's stands before the chunks that need it."""
+    parent.taker.watermarks = False
+    connection = await parent.connected()
+    mark = encode_message(encode_watermark(1, 2, False))
+    connection.sendall(
+        mark + encode_chunk_head(3, 4) + b"good" + encode_message(encode_end(EndReason.END_REASON_LEAVING))
+    )
+    assert isinstance(await parent.reply(), Watermark)
+    assert not parent.taker.taking.is_set()  # nor will it be, before the loop asks for the next one
+    assert isinstance(await parent.reply(), End)
+    assert parent.taker.chunks == [(3, b"good")]
+
+
+async def test_watermarks_need_no_event_loop(parent: Parent) -> None:
+    connection = await parent.connected()
+    marks = b"".join(encode_message(encode_watermark(i, 9, False)) for i in range(5))
+    connection.sendall(marks + encode_message(encode_end(EndReason.END_REASON_LEAVING)))
+    assert isinstance(await parent.reply(), End)
+    assert parent.taker.marks == list(range(5))
+
+
+@pytest.mark.parametrize("error", [ChunkMismatchError(3), DiskFullError("no room"), RuntimeError("a mistake")])
+async def test_what_the_taker_raises_is_not_the_connections_fault(parent: Parent, error: Exception) -> None:
+    parent.taker.raises = error
+    connection = await parent.connected()
+    connection.sendall(encode_chunk_head(3, 4) + b"good")
+    with pytest.raises(type(error)) as raised:
+        await parent.reply()
+    assert raised.value is error
+    assert not parent.fallbacks
+
+
+async def test_a_pause_ends_with_the_fetch(parent: Parent) -> None:
+    parent.taker.pause_s = 600.0
+    connection = await parent.connected()
+    connection.sendall(encode_chunk_head(3, 4) + b"good")
+    reading = asyncio.ensure_future(parent.reply())
+    assert await asyncio.to_thread(parent.taker.taking.wait, 30)
+    reading.cancel()
+    parent.inlet.close()
+    assert await asyncio.to_thread(connection.recv, 1) == b""  # closed by the thread
+    assert not parent.taker.chunks

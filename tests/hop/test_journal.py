@@ -132,3 +132,17 @@ def test_no_empty_record_is_sound() -> None:
     assert unframe(bytes(64)) is None
     assert unframe(frame(b"x")) == b"x"
     assert unframe(frame(b"x")[:-1]) is None
+
+
+def test_a_page_can_be_read_before_the_next_one_is_appended_by_a_new_process(tmp_path: Path) -> None:
+    first = PageLog(Disk(), tmp_path / "pages")
+    first.append(b"one")
+    first.close()
+    again = PageLog(Disk(), tmp_path / "pages")
+    assert again.load() == [b"one"]
+    assert again.get(0) == b"one"  # a child asks for it
+    again.append(b"two")
+    assert again.get(1) == b"two"
+    again.close()
+    with pytest.raises(OSError, match="was dropped"):
+        again.get(0)

@@ -115,3 +115,17 @@ async def test_a_long_wait_is_not_a_silence() -> None:
 def test_a_rate_that_is_none(rate: float) -> None:
     with pytest.raises(ValueError, match="a rate of"):
         TokenBucket(rate)
+
+
+def test_threads_book_in_their_order_and_give_back_what_nobody_waits_behind() -> None:
+    clock = Clock()
+    bucket = clock.bucket(1000.0)
+    assert bucket.book(500).wait_s <= 0
+    second, third = bucket.book(500), bucket.book(100)
+    assert second.wait_s == pytest.approx(0.5)
+    assert third.wait_s == pytest.approx(1.0)
+    bucket.give_back(second)  # somebody is behind it: the time is lost
+    fourth = bucket.book(100)
+    assert fourth.wait_s == pytest.approx(1.1)
+    bucket.give_back(fourth)
+    assert bucket.book(100).wait_s == pytest.approx(1.1)

@@ -3,13 +3,14 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from storekit import KIB, MIB, FaultyDisk, abandon, make_model, model_of, receive, some_bytes
+from storekit import KIB, MIB, FaultyDisk, abandon, make_model, model_of, receive, some_bytes, tree
 
 from chappe.core.events import ObjectState
 from chappe.core.manifest import Manifest
@@ -109,15 +110,14 @@ def test_a_bad_chunk_is_neither_stored_nor_held_and_those_before_it_are(store: S
         held.read_chunk(3)
 
 
-def test_chunks_that_somebody_has_hashed_are_compared_and_not_kept(store: Store) -> None:
+def test_lent_bytes_are_not_kept(store: Store) -> None:
     """Their bytes lie in a buffer that is used again: what is served later comes from the disk."""
     model = make_model()
     held = receive(store, model, [])
     buffer = bytearray(model.chunk(2))
-    once = model.manifest.algorithm.once
-    held.put_chunks([(2, memoryview(buffer))], [once(buffer)])
+    held.put_chunks([(2, memoryview(buffer))], lent=True)
     with pytest.raises(ChunkMismatchError):
-        held.put_chunks([(3, memoryview(buffer))], [once(buffer)])
+        held.put_chunks([(3, memoryview(buffer))], lent=True)
     buffer[:] = bytes(len(buffer))
     assert held.read_chunk(2) == model.chunk(2)
     assert list(held.ledger.held) == [(2, 3)]
@@ -125,6 +125,54 @@ def test_chunks_that_somebody_has_hashed_are_compared_and_not_kept(store: Store)
     assert opened is not None
     with opened as span:
         assert os.pread(span.descriptor, len(buffer), span.offset) == model.chunk(2)
+
+
+def test_one_of_two_threads_with_the_same_chunk_writes_it(tmp_path: Path) -> None:
+    """A parent that was left is still bringing what the next one brings: no byte is written once the ledger has it."""
+    writing, go = threading.Event(), threading.Event()
+
+    class SlowDisk(FaultyDisk):
+        def _step(self, operation: str) -> None:
+            super()._step(operation)
+            if operation == "pwrite" and threading.current_thread().name == "first":
+                writing.set()
+                assert go.wait(30)
+
+    disk = SlowDisk()
+    with Store.open(tmp_path, disk) as store:
+        model = make_model()
+        held = receive(store, model, [])
+        before = disk.operations.count("pwrite")
+        chunk = [(2, memoryview(model.chunk(2)))]
+        first, second = (threading.Thread(target=held.put_chunks, args=(chunk,), name=n) for n in ("first", "second"))
+        first.start()
+        assert writing.wait(30)
+        second.start()
+        assert 2 not in held.ledger.held
+        go.set()
+        for thread in (first, second):
+            thread.join(30)
+        assert disk.operations.count("pwrite") == before + 1
+        assert held.ledger.held.ranges() == ((2, 3),)
+
+
+@pytest.mark.parametrize("end", ["drop", "close"])
+def test_a_thread_that_comes_late_with_a_chunk_finds_the_object_closed(tmp_path: Path, end: str) -> None:
+    """The fetch was cancelled, the object dropped or the store closed while its thread still had one in hand."""
+    model = make_model()
+    store = Store.open(tmp_path)
+    held = receive(store, model, [0])
+    if end == "drop":
+        store.discard(model.object_id)
+    else:
+        store.close()
+    before = tree(tmp_path)
+    with pytest.raises(StoreError, match="was dropped"):
+        held.put_chunks([(1, memoryview(model.chunk(1)))], lent=True)
+    assert tree(tmp_path) == before
+    assert held.ledger.held.ranges() == ((0, 1),)
+    if end == "drop":
+        store.close()
 
 
 def test_verified_bytes_are_never_written_again(store: Store, disk: FaultyDisk) -> None:

@@ -169,7 +169,7 @@ async def test_a_child_counts_this_streams_chunks_only() -> None:
 
 async def test_chunks_of_another_stripe_were_not_asked_for() -> None:
     chunk = of_stripe(0)[0]
-    reason, detail = await said([ChunkBatch([(chunk, PAYLOAD[:CHUNK_BYTES_MIN])], None)], 5.0)
+    reason, detail = await said([ChunkBatch([(chunk, PAYLOAD[:CHUNK_BYTES_MIN])])], 5.0)
     assert reason is ParentLossReason.PROTOCOL
     assert "was not asked for" in detail
 

@@ -7,23 +7,25 @@ import contextlib
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import MemoryOrigin, Node, start_node, token, until
+from fakes import MemoryObject, MemoryOrigin, Node, start_node, token, until
 
 from chappe.core.effects import PeerRef
 from chappe.core.manifest import CHUNK_BYTES_MIN
 from chappe.core.reasons import ParentLossReason
+from chappe.errors import DiskFullError
 from chappe.hop import outlet as outlets
 from chappe.hop import tcp_listen, tcp_send
 from chappe.hop.client import build_request
+from chappe.hop.limits import TokenBucket
 from chappe.hop.meter import GRPC, TCP, HopMeter
 from chappe.hop.net import Tls, load_tls, open_channel, parse_address
-from chappe.hop.source import ChunkSpan
+from chappe.hop.source import ChunkSpan, Data
 from chappe.hop.tcp_listen import TcpListener, data_address, host_of
 from chappe.hop.tcp_receive import TcpRoute
 from chappe.hop.tcp_routes import LEAVE_ALONE_S, TcpRoutes
@@ -31,7 +33,7 @@ from chappe.hop.tcp_sockets import client_context, shut_down
 from chappe.keys import init_fleet, issue
 from chappe.v1.relay_pb2 import End, EndReason, FetchRequest, HeaderPart, TcpOffer, TcpSwitch
 from chappe.wire.frames import ChunkBatch, decode_reply
-from chappe.wire.tcp_frames import encode_hello
+from chappe.wire.tcp_frames import encode_chunk_head, encode_hello
 
 LOOPBACK = parse_address("127.0.0.1:0")
 CHUNK = CHUNK_BYTES_MIN
@@ -152,7 +154,7 @@ async def test_the_payload_goes_over_tcp(
     source.release(2)
     held.start(child_tls)
     await held.on_tcp()
-    assert parent.service.streams.meters.transports() == [TCP]
+    await become(lambda: parent.service.streams.meters.transports() == [TCP])
     source.release()
     end = await asyncio.wait_for(held.task, 60)
     assert end.reason is None
@@ -240,6 +242,128 @@ async def test_without_a_figure_or_on_a_fast_link_nothing_is_paced(
     source.release()
     assert (await asyncio.wait_for(held.task, 60)).reason is None
     assert not paces
+
+
+async def test_limits_hold_on_tcp_too(stack: AsyncExitStack) -> None:
+    """The threads of both ends book what they carry, and nothing of the time that they waited is a silence."""
+    source = MemoryOrigin(payload_of(20))
+    up, down = TokenBucket(4e6), TokenBucket(8e6)
+    parent = await serve(stack, source, uplink=up)
+    child = await start_node(stack, "child")
+    held = Held(source, parent, child, downlink=down)
+    source.release(2)
+    held.start()
+    await held.on_tcp()
+    booked = up._booked_until, down._booked_until
+    source.release()
+    assert (await asyncio.wait_for(held.task, 60)).reason is None
+    assert child.object.payload() == source.payload()
+    assert up._booked_until - booked[0] >= 17 * CHUNK / 4e6
+    assert down._booked_until - booked[1] >= 17 * CHUNK / 8e6
+
+
+class SlowSink(MemoryObject):
+    """A disk that is stuck while a thread writes to it: once, when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stick = False
+        self.stuck, self.go = threading.Event(), threading.Event()
+
+    def put_chunks(self, chunks: Sequence[tuple[int, Data]], *, lent: bool = False) -> None:
+        if lent and self.stick:
+            self.stick = False
+            self.stuck.set()
+            assert self.go.wait(30)
+        super().put_chunks(chunks, lent=lent)
+
+
+async def stuck_in_the_disk(stack: AsyncExitStack, source: MemoryOrigin) -> tuple[Held, SlowSink]:
+    parent = await serve(stack, source)
+    sink = SlowSink()
+    child = await start_node(stack, "child", sink)
+    held = Held(source, parent, child, stall_floor_s=0.3)
+    source.release(2)
+    held.start()
+    await held.on_tcp()
+    sink.stick = True
+    source.release()
+    assert await asyncio.to_thread(sink.stuck.wait, 30)
+    return held, sink
+
+
+async def test_a_disk_that_is_slow_is_not_a_parent_that_has_stalled(stack: AsyncExitStack) -> None:
+    source = MemoryOrigin(payload_of(20))
+    held, sink = await stuck_in_the_disk(stack, source)
+    done, _ = await asyncio.wait({held.task}, timeout=1.0)  # three times what a parent may be silent
+    assert not done
+    sink.go.set()
+    assert (await asyncio.wait_for(held.task, 60)).reason is None
+    assert sink.payload() == source.payload()
+
+
+async def test_a_fetch_that_is_cancelled_while_its_thread_writes_does_not_wait_for_it(stack: AsyncExitStack) -> None:
+    source = MemoryOrigin(payload_of(20))
+    held, sink = await stuck_in_the_disk(stack, source)
+    before = len(sink.ledger.held)
+    held.task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.wait_for(held.task, 30)
+    sink.go.set()
+    await become(lambda: not any(thread.name == "chappe-tcp-receive" for thread in threading.enumerate()))
+    assert len(sink.ledger.held) == before + 1  # the one that it had in hand is whole, and no other came
+    end = await asyncio.wait_for(held.child.fetch_from(held.parent, tcp=route_to(held.parent)), 60)
+    assert end.reason is None
+    assert sink.payload() == source.payload()
+
+
+async def test_trouble_with_the_own_store_is_nobody_elses(stack: AsyncExitStack) -> None:
+    source = MemoryOrigin(payload_of(20))
+    held = await started(stack, source)
+    await held.on_tcp()
+    held.child.object.put_error = DiskFullError("no room")
+    source.release()
+    with pytest.raises(DiskFullError):
+        await asyncio.wait_for(held.task, 60)
+    assert not held.fallbacks
+
+
+async def test_chunks_that_were_not_asked_for_on_tcp(stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = MemoryOrigin(payload_of(20))
+    held = await started(stack, source)
+    await held.on_tcp()
+    monkeypatch.setattr("chappe.hop.tcp_feed.encode_chunk_head", lambda chunk, length: encode_chunk_head(0, length))
+    source.release()
+    end = await asyncio.wait_for(held.task, 60)
+    assert end.reason is ParentLossReason.PROTOCOL
+    assert "chunk 0" in end.detail
+
+
+async def test_a_chunk_that_rots_at_the_parent_is_sent_when_it_has_come_again(
+    stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    """It cannot be read: the thread says so, the loop drops it, and the thread goes on without it."""
+    source = FileOrigin(payload_of(20), tmp_path / "payload")
+    held = await started(stack, source)
+    await held.on_tcp()
+    source.broken.add(7)
+    recheck = source.recheck
+
+    def lose(chunks: Sequence[int]) -> list[int]:
+        source.rechecked += chunks
+        for chunk in chunks:
+            source.ledger.drop(chunk, chunk + 1)
+        return list(chunks)
+
+    source.recheck = lose  # type: ignore[method-assign]
+    source.release()
+    await become(lambda: len(held.child.object.ledger.held) == 19)
+    assert source.rechecked == [7]
+    source.recheck = recheck  # type: ignore[method-assign]
+    source.broken.clear()
+    source.put_chunks([(7, source._all[7])])
+    assert (await asyncio.wait_for(held.task, 60)).reason is None
+    assert held.child.object.payload() == payload_of(20)
 
 
 # ---- the connection does not come about ----------------------------------------------------------------------------
@@ -531,7 +655,7 @@ async def test_silence_on_tcp_is_a_stall_and_the_connection_is_blamed(
     await held.on_tcp()
     outlet = outlet_of(held.parent)
     stuck = threading.Event()
-    monkeypatch.setattr(outlet, "_write", lambda batch: stuck.wait())
+    monkeypatch.setattr(outlet, "write", lambda data: stuck.wait())  # no watermark, and so nothing behind it
     try:
         end = await asyncio.wait_for(held.task, 60)
     finally:

@@ -49,6 +49,10 @@ class Made:
     salvage: Salvage | None = None
 
 
+FOLLOW_S = 0.05
+"""How often at most a thread that applies a delta hears of more of it."""
+
+
 class Arriving:
     """The bytes of a delta from its beginning on, for one reader: it waits for what has not come. From any thread."""
 
@@ -204,4 +208,4 @@ async def follow(store: AppliesAhead, held: StoredObject, log: Callable[[str], N
                 return
             if held.ledger.complete:
                 return
-        await held.signal.wait(seen)
+        await held.signal.wait(seen, FOLLOW_S)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 import grpc
 import grpc.aio
 
-from chappe.core.digest import Algorithm
 from chappe.core.ledger import OPEN_END
 from chappe.core.reasons import ParentLossReason
 from chappe.core.stripemap import PLAIN, StripeMap
@@ -100,7 +99,7 @@ async def fetch(
         request.accepts_tcp = tcp is not None
         request.expected_bytes_per_s = expected_bytes_per_s or 0.0
         call = _method(channel)(request)
-        inlet = Inlet(call, tcp, lambda: _algorithm(sink), on_switch=meter.switched_to_tcp, on_fallback=fell_back)
+        inlet = Inlet(call, tcp, receiver, on_switch=receiver.switched, on_fallback=fell_back)
         try:
             end = await receiver.run(inlet.read)
         except grpc.aio.AioRpcError as error:
@@ -121,11 +120,6 @@ async def fetch(
 
 def _method(channel: grpc.aio.Channel) -> grpc.aio.UnaryStreamMultiCallable[FetchRequest, bytes]:
     return channel.unary_stream(_FETCH, request_serializer=FetchRequest.SerializeToString)
-
-
-def _algorithm(sink: ChunkSink) -> Algorithm | None:
-    manifest = sink.manifest
-    return None if manifest is None else manifest.algorithm
 
 
 def _loss(error: grpc.aio.AioRpcError, connected: bool) -> ParentLossReason:

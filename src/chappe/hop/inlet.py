@@ -2,8 +2,9 @@
 
     gRPC: TcpOffer ──▶ dial, in a thread; replies go on here ── TcpSwitch ──▶ replies come from there
                             └── cannot be reached: nothing more comes of it
-    after the switch, gRPC is the control side: an End there ends the fetch, its break breaks the fetch, its good end
-    means that the parent has put everything on the data connection, which is read to its End
+    after the switch chunks are taken in the thread that reads them (chappe.hop.tcp_receive), and gRPC is the control
+    side: an End there ends the fetch, its break breaks the fetch, its good end means that the parent has put everything
+    on the data connection, which is read to its End
 
 A data connection that breaks while gRPC holds raises TcpLostError: the Fetch can be repeated without one.
 """
@@ -11,20 +12,17 @@ A data connection that breaks while gRPC holds raises TcpLostError: the Fetch ca
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 import grpc.aio
 
-from chappe.core.digest import Algorithm
 from chappe.errors import PeerError
 from chappe.hop.source import Signal
-from chappe.hop.tcp_receive import TCP_LOST, Frame, ReceivedChunk, TcpInlet, TcpRoute, check_offer
+from chappe.hop.tcp_receive import TCP_LOST, FrameTaker, TcpInlet, TcpRoute, check_offer
 from chappe.hop.tcp_send import TcpLostError
 from chappe.v1.relay_pb2 import End, TcpOffer, TcpSwitch
-from chappe.wire.frames import ChunkBatch, Reply, decode_reply
-from chappe.wire.tcp_frames import HEAD_BYTES
+from chappe.wire.frames import Reply, decode_reply
 
 VERDICT_S = 1.0
 """How long a broken data connection waits to hear on gRPC whether the parent itself is gone."""
@@ -38,28 +36,32 @@ class Replies(Protocol):
 
 
 class Inlet:
-    """Of one Fetch call. `route` None: no data connection. `on_fallback` hears, once, why there is none after all."""
+    """Of one Fetch call. `route` None: no data connection. `taker` gets what comes on one, in the thread that reads it.
+    `on_fallback` hears, once, why there is none after all."""
 
     def __init__(
         self,
         call: Replies,
         route: TcpRoute | None,
-        algorithm: Callable[[], Algorithm | None],
+        taker: FrameTaker,
         *,
         on_switch: Callable[[], None],
         on_fallback: Callable[[str], None],
     ) -> None:
         self.switched = False
-        self._call, self._route, self._algorithm = call, route, algorithm
+        self._call, self._route, self._taker = call, route, taker
         self._on_switch, self._on_fallback = on_switch, on_fallback
         self._tcp: TcpInlet | None = None
         self._control: asyncio.Future[object] | None = None
         self._signal = Signal()
-        self._replies: deque[tuple[Reply, int]] = deque()
         self._closed = False
 
     async def read(self) -> tuple[Reply, int] | None:
-        """The next reply and its size in bytes, None at the end. Raises PeerError, AioRpcError, TcpLostError."""
+        """The next reply for the event loop and its size in bytes, None at the end: what the taker takes is none.
+
+        Raises PeerError, AioRpcError, TcpLostError, and what the taker raises. After the switch it may be cancelled and
+        called again.
+        """
         while not self.switched:
             message = await self._call.read()
             if not isinstance(message, bytes):
@@ -84,7 +86,7 @@ class Inlet:
         if self._route is None or self._tcp is not None:
             raise PeerError("the offer of a data connection that was not asked for")
         check_offer(offer)
-        self._tcp = TcpInlet(self._route, offer, self._algorithm, self._changed)
+        self._tcp = TcpInlet(self._route, offer, self._taker, self._changed)
 
     def _changed(self) -> None:
         if self._closed or self._tcp is None:
@@ -106,15 +108,13 @@ class Inlet:
         assert self._tcp is not None
         while True:
             seen = self._signal.count
-            if not self._replies:
-                self._replies.extend(_replies_of(self._tcp.take()))
-            if self._replies:
-                return self._replies.popleft()
-            problem = self._tcp.problem
-            if isinstance(problem, PeerError):
-                raise problem
-            if problem is not None:
-                return await self._verdict(str(problem))
+            message = self._tcp.take()
+            if message is not None:
+                return message
+            if self._tcp.refused is not None:
+                raise self._tcp.refused
+            if self._tcp.problem is not None:
+                return await self._verdict(str(self._tcp.problem))
             if self._control is not None and self._control.done():
                 end = self._heard(self._control)
                 if end is not None:
@@ -148,32 +148,3 @@ class Inlet:
     def _lost(self, problem: str) -> TcpLostError:
         self._on_fallback(problem)
         return TcpLostError(problem)
-
-
-def _replies_of(frames: list[Frame]) -> list[tuple[Reply, int]]:
-    """Chunks that stand together become one batch. Raises PeerError."""
-    replies: list[tuple[Reply, int]] = []
-    chunks: list[ReceivedChunk] = []
-    for frame in frames:
-        if isinstance(frame, ReceivedChunk):
-            if chunks and (chunks[-1].digest is None) != (frame.digest is None):
-                replies.append(_batch(chunks))
-                chunks = []
-            chunks.append(frame)
-            continue
-        if chunks:
-            replies.append(_batch(chunks))
-            chunks = []
-        reply = decode_reply(frame)
-        if isinstance(reply, ChunkBatch | TcpOffer | TcpSwitch):
-            raise PeerError(f"a {type(reply).__name__} in a message on a data connection")
-        replies.append((reply, len(frame)))
-    if chunks:
-        replies.append(_batch(chunks))
-    return replies
-
-
-def _batch(chunks: list[ReceivedChunk]) -> tuple[Reply, int]:
-    digests = [chunk.digest for chunk in chunks if chunk.digest is not None]
-    size_bytes = sum(HEAD_BYTES + len(chunk.data) for chunk in chunks)
-    return ChunkBatch([(chunk.index, chunk.data) for chunk in chunks], digests or None), size_bytes

@@ -11,8 +11,10 @@ A torn tail ends the reading and is overwritten by the next record.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
+import threading
 import zlib
 from array import array
 from pathlib import Path
@@ -89,13 +91,15 @@ class Journal:
 
 
 class PageLog:
-    """The serialized pages of one object, by index."""
+    """The serialized pages of one object, by index. `get` is for any thread, the rest for one."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
         self._path = path
         self._fd = -1
-        self._writable = False
+        self._read_fd = -1  # of its own: pages are read before the first one is appended, and where nothing may be
+        self._lock = threading.Lock()  # a descriptor is not closed while a page is read
+        self._closed = False
         self._ends = array("Q", [0])
 
     def __len__(self) -> int:
@@ -122,10 +126,8 @@ class PageLog:
     def append(self, data: bytes) -> None:
         """Raises OSError; the log is then as before."""
         record = frame(data)
-        if not self._writable:
-            self.close()  # after a restart it may have been opened to serve from it
+        if self._fd < 0:
             self._fd = self._disk.open(self._path, write=True, create=True)
-            self._writable = True
         self._disk.pwrite(self._fd, record, self._ends[-1])
         self._ends.append(self._ends[-1] + len(record))
 
@@ -133,16 +135,21 @@ class PageLog:
         """Raises IndexError for a page that is not here, OSError for one that cannot be read."""
         if not 0 <= index < len(self):
             raise IndexError(f"page {index} of {len(self)} held")
-        if self._fd < 0:
-            self._fd = self._disk.open(self._path)
         start = self._ends[index] + _FRAME.size
-        return os.pread(self._fd, self._ends[index + 1] - start, start)
+        with self._lock:
+            if self._closed:
+                raise OSError(errno.EBADF, "the object was dropped", str(self._path))
+            if self._read_fd < 0:
+                self._read_fd = self._disk.open(self._path)
+            return os.pread(self._read_fd, self._ends[index + 1] - start, start)
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-        self._writable = False
+        with self._lock:
+            for fd in (self._fd, self._read_fd):
+                if fd >= 0:
+                    os.close(fd)
+            self._fd = self._read_fd = -1
+            self._closed = True
 
 
 def frame(data: bytes) -> bytes:

@@ -15,6 +15,7 @@ for the link, and on a thin one a message would be half a second on its way, of 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -37,13 +38,14 @@ GRPC, TCP = "grpc", "tcp"
 
 
 class HopMeter:
-    """One stream of one hop. Times are on any steady clock, in seconds."""
+    """One stream of one hop. Times are on any steady clock, in seconds. Recorded by one thread, read from any."""
 
     __slots__ = (
         "_begun_s",
         "_busy_s",
         "_bytes",
         "_last_record_s",
+        "_lock",
         "_mark_s",
         "_paced_bytes",
         "_paced_s",
@@ -70,17 +72,23 @@ class HopMeter:
         self._paced_bytes = 0.0
         self._paced_s = 0.0
         self._last_record_s = -math.inf
+        self._lock = threading.Lock()  # what belongs together is changed together
 
     def switched_to_tcp(self) -> None:
         self.transport = TCP
 
     def start(self, now: float) -> None:
         """There is something to send from now on."""
-        if self._mark_s is None:
-            self._mark_s = self._start_s = now
+        with self._lock:
+            if self._mark_s is None:
+                self._mark_s = self._start_s = now
 
     def record(self, size_bytes: int, now: float) -> None:
         """These bytes have passed. The time since the last call was busy, if there was something to send."""
+        with self._lock:
+            self._record(size_bytes, now)
+
+    def _record(self, size_bytes: int, now: float) -> None:
         self.bytes_total += size_bytes
         self._pace(size_bytes, now)
         self._last_record_s = now
@@ -97,8 +105,14 @@ class HopMeter:
 
     def idle(self, now: float) -> None:
         """Nothing left to send: the time until the next record is not the link's."""
-        self._pass(now)
-        self._mark_s = None
+        with self._lock:
+            self._pass(now)
+            self._mark_s = None
+
+    def sums(self) -> tuple[int, int, float]:
+        """Bytes in all, those at the link's own pace, and the seconds of that, at one moment."""
+        with self._lock:
+            return self.bytes_total, self.linked_bytes, self.linked_s
 
     def goodput_bytes_per_s(self) -> float | None:
         """Decayed bytes over decayed busy time; None before anything was measured."""
@@ -166,14 +180,14 @@ class HopMeters:
     def measure(self, peer: str, meter: HopMeter) -> Iterator[HopMeter]:
         """`meter` is that of a stream with this worker while the block runs."""
         self._open[meter] = peer
-        self._reported[meter] = self._looked[meter] = _sums(meter)
+        self._reported[meter] = self._looked[meter] = meter.sums()
         self.signal.fire()
         try:
             yield meter
         finally:
             del self._open[meter]
             self._finished_bytes += meter.bytes_total
-            self._ended.append((peer, *_less(_sums(meter), self._reported[meter])))
+            self._ended.append((peer, *_less(meter.sums(), self._reported[meter])))
             if meter.transport == TCP:
                 self._over_tcp.add(peer)
             del self._reported[meter], self._looked[meter]
@@ -211,7 +225,7 @@ class HopMeters:
         elapsed_s = now - self._looked_s if self._looked_s is not None else 0.0
         self._looked_s = now
         for meter, peer in self._open.items():
-            sums, looked = _sums(meter), self._looked[meter]
+            sums, looked = meter.sums(), self._looked[meter]
             _, linked, busy_s = _less(sums, looked)
             passed, self._passed[meter] = self._passed.get(meter, sums[0]), sums[0]
             if busy_s < _SLICE_S:
@@ -234,8 +248,8 @@ class HopMeters:
         before, self._before = self._before, []
         flowed, self._ended = [entry for entry in self._ended if entry[1]], []
         for meter, peer in self._open.items():
-            moved, linked, busy_s = _less(_sums(meter), self._reported[meter])
-            self._reported[meter] = self._looked[meter] = _sums(meter)
+            moved, linked, busy_s = _less(meter.sums(), self._reported[meter])
+            self._reported[meter] = self._looked[meter] = meter.sums()
             if moved:
                 flowed.append((peer, moved, linked, busy_s))
             if busy_s >= _SLICE_S:
@@ -264,10 +278,6 @@ class HopMeters:
 
 Moved = tuple[str, int, int, float]  # peer, bytes, those at the link's pace, seconds of that
 Sums = tuple[int, int, float]
-
-
-def _sums(meter: HopMeter) -> Sums:
-    return meter.bytes_total, meter.linked_bytes, meter.linked_s
 
 
 def _less(now: Sums, before: Sums) -> Sums:

@@ -5,18 +5,22 @@
                                 ▲ recover (restart)                             │ rot: dropped, refetched into mends
 
 A chunk is verified against its page, stored, and only then in the ledger, from which alone children are served. Knows
-nothing of edges, epochs or which version is wanted. Called on the event loop's thread, except where it says blocking.
+nothing of edges, epochs or which version is wanted.
+
+Called on the event loop's thread, except where it says blocking. `put_chunks`, and what a ChunkSource is read by, are
+for any thread. From the look at the ledger until a chunk stands in it and in the journal, one thread has the
+object: so no two write the same bytes, none writes once all is here, and none claims a chunk of an object that is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from chappe.core.events import Holding, ObjectState
-from chappe.core.ledger import Ledger
 from chappe.core.manifest import ChunkPlace, Manifest, ObjectKind
 from chappe.core.ranges import Range, RangeSet
 from chappe.errors import ChappeError, ChunkMismatchError, ManifestError, StoreCorruptError, StoreError
@@ -31,6 +35,7 @@ from chappe.hop.leaves import LeafTable
 from chappe.hop.mends import Mends
 from chappe.hop.recent import RecentChunks
 from chappe.hop.records import LandingRecord
+from chappe.hop.shared import SharedLedger
 from chappe.hop.source import ChunkSpan, Data, Signal, SourceState
 from chappe.hop.writeback import WriteBehind
 
@@ -40,7 +45,7 @@ class StoredObject:
 
     def __init__(self, disk: Disk, layout: StoreLayout, object_id: str, write_behind: WriteBehind) -> None:
         self.object_id = object_id
-        self.ledger = Ledger()
+        self.ledger = SharedLedger()
         self.signal = Signal()
         self.state = SourceState.OPEN
         self.landed: LandingRecord | None = None
@@ -61,6 +66,8 @@ class StoredObject:
         self._recent = RecentChunks()
         self._files: FileCache | None = None
         self._leaves: LeafTable | None = None
+        self._lock = threading.RLock()  # of storing and forgetting chunks; held while one is written
+        self._closed = False
 
     def load(self, landed: LandingRecord | None, snapshot: Path | None) -> None:
         """Take up what an earlier process left. Raises StoreCorruptError when it is not whole: to be fetched again."""
@@ -131,13 +138,14 @@ class StoredObject:
     def _prove_expected(self) -> None:
         """Pages have come: those of their chunks that are here and right are held from now on."""
         known = self._kept.chunks_known
-        for start, stop in self.ledger.expected.within(0, known):
-            for chunk in range(start, stop):
-                if self._expected.pop(chunk) == self._kept.digest(chunk):
-                    self.ledger.add(chunk, chunk + 1)
-                elif self._leaves is not None:
-                    self._leaves.drop(self._kept.known().place(chunk))
-        self.ledger.expected.discard(0, known)
+        with self._lock:
+            for start, stop in self.ledger.expected.within(0, known):
+                for chunk in range(start, stop):
+                    if self._expected.pop(chunk) == self._kept.digest(chunk):
+                        self.ledger.add(chunk, chunk + 1)
+                    elif self._leaves is not None:
+                        self._leaves.drop(self._kept.known().place(chunk))
+            self.ledger.expected.discard(0, known)
 
     def adopt(self, sound: Sequence[Range]) -> None:
         """Hold what `rehash` found."""
@@ -216,12 +224,12 @@ class StoredObject:
 
     def recheck(self, chunks: Sequence[int]) -> list[int]:
         dropped = [chunk for chunk in chunks if chunk in self.ledger.held and not self._is_sound(chunk)]
-        leaves = self._leaves
-        for chunk in dropped:
-            self.ledger.drop(chunk, chunk + 1)
-            self._mends.drop(chunk)
-            if leaves is not None:
-                leaves.drop(self._kept.known().place(chunk))
+        with self._lock:
+            for chunk in dropped:
+                self.ledger.drop(chunk, chunk + 1)
+                self._mends.drop(chunk)
+                if self._leaves is not None:
+                    self._leaves.drop(self._kept.known().place(chunk))
         if dropped:
             self.signal.fire()
         return dropped
@@ -277,35 +285,45 @@ class StoredObject:
                 self._end_file(self._kept.known())
         except OSError as error:
             raise store_error(error, f"a page of object {self.object_id}") from error
+        total = self.ledger.total
         self._take_end(self._kept.known())
         if new:
             self._prove_expected()
-            self.signal.fire()
+            # Where the end is, is news, and that all is here.
+            self.signal.fire(soon=self.ledger.total == total and not self.ledger.complete)
 
-    def put_chunks(self, chunks: Sequence[tuple[int, Data]], digests: Sequence[bytes] | None = None) -> None:
+    def put_chunks(self, chunks: Sequence[tuple[int, Data]], *, lent: bool = False) -> None:
         """See `ChunkSink`. What came before a chunk that is wrong or finds no room is stored and held."""
         self._refuse_if_dropped()
         manifest = self._kept.known()
-        before = len(self.ledger.held)
+        stored = 0
         try:
-            for i, (chunk, data) in enumerate(chunks):
-                self._put_chunk(manifest, chunk, data, None if digests is None else digests[i])
+            for chunk, data in chunks:
+                stored += self._put_chunk(manifest, chunk, data, lent)
         except OSError as error:
             raise store_error(error, f"chunks of object {self.object_id}") from error
         finally:
-            if len(self.ledger.held) != before:
-                self.signal.fire()
+            if stored:
+                self.signal.fire(soon=not self.ledger.complete)
 
-    def _put_chunk(self, manifest: Manifest, chunk: int, data: Data, found: bytes | None) -> None:
-        """`found` is the digest of the data where it is known; the data is then good for this call only."""
+    def _put_chunk(self, manifest: Manifest, chunk: int, data: Data, lent: bool) -> bool:
+        """Whether it was not there before."""
         digest = self._kept.digest(chunk)
         if digest is None:
             raise ManifestError(f"chunk {chunk} came before its page")
         if chunk in self.ledger.held:
-            return
+            return False
         place = manifest.place(chunk)
-        if len(data) != place.length or (found or manifest.algorithm.once(data)) != digest:
+        if len(data) != place.length or manifest.algorithm.once(data) != digest:
             raise ChunkMismatchError(chunk)
+        with self._lock:
+            self._refuse_if_dropped()
+            if chunk in self.ledger.held:
+                return False
+            self._store(manifest, place, chunk, data, digest, lent)
+        return True
+
+    def _store(self, manifest: Manifest, place: ChunkPlace, chunk: int, data: Data, digest: bytes, lent: bool) -> None:
         if self.landed is not None or self.busy:
             self._mends.put(chunk, data)
             self.ledger.add(chunk, chunk + 1)
@@ -314,7 +332,7 @@ class StoredObject:
             self._disk.pwrite(fd, data, place.offset)
         self._write_behind.wrote(self._place(), place.file, place.length)
         self.ledger.add(chunk, chunk + 1)
-        if found is None:
+        if not lent:
             self._recent.put(chunk, data)
         self._take_leaf(manifest, place, data, digest)
         self._journal.add(chunk, place.length)
@@ -362,15 +380,17 @@ class StoredObject:
 
     def flush(self) -> None:
         """Write the last claims. Raises OSError."""
-        self._journal.flush()
+        with self._lock:
+            self._journal.flush()
 
     def relocate(self, record: LandingRecord, snapshot: Path, move: Callable[[], None]) -> None:
         """From any thread: `move` puts the files there, and from then on they are served from there."""
-        self._place().relocate(snapshot, move)
-        self.landed = record
-        self._leaves = None
-        self._journal.close()
-        self._recent = RecentChunks()
+        with self._lock:
+            self._place().relocate(snapshot, move)
+            self.landed = record
+            self._leaves = None
+            self._journal.close()
+            self._recent = RecentChunks()
 
     def mend(self) -> int:
         """Blocking: put refetched chunks into a landed snapshot; returns how many files were replaced."""
@@ -383,22 +403,26 @@ class StoredObject:
 
     def drop(self) -> None:
         """Nothing is served or taken any more; children are told. The store removes the files."""
-        self.state = SourceState.DROPPED
-        self.close()
+        with self._lock:
+            self.state = SourceState.DROPPED
+            self.close()
         self.signal.fire()
 
     def finish(self) -> None:
         """The process stops: write the last claims if that is possible, then close."""
-        with contextlib.suppress(OSError):
-            self.flush()
-        self.close()
+        with self._lock:
+            with contextlib.suppress(OSError):
+                self.flush()
+            self.close()
 
     def close(self) -> None:
-        """Close all files, without a word to the disk."""
-        if self._files is not None:
-            self._files.close()
-        self._journal.close()
-        self._kept.close()
+        """Close all files, without a word to the disk. A thread that still brings a chunk finds the object closed."""
+        with self._lock:
+            self._closed = True
+            if self._files is not None:
+                self._files.close()
+            self._journal.close()
+            self._kept.close()
 
     # ---- small ----
 
@@ -407,5 +431,5 @@ class StoredObject:
         return self._files
 
     def _refuse_if_dropped(self) -> None:
-        if self.state is SourceState.DROPPED:
+        if self.state is SourceState.DROPPED or self._closed:
             raise StoreError(f"object {self.object_id} was dropped")

@@ -3,6 +3,10 @@
 Fetch and Push share it. The sink verifies and stores; this decides what is a violation, what is a stall, and when it is
 over. Memory is one message and, while it comes, the header.
 
+Once a data connection carries the payload, its thread takes chunks and watermarks (`take_chunk`, `take_message`), and
+the event loop the rest. They take turns: while a message is at the loop the thread waits for it, so that what is asked
+for and what is measured is one's at a time. What the loop looks at meanwhile for its patience is safe to be read.
+
     reading ──▶ End(COMPLETE), and all is here ─────────────────────▶ None, the one good end
        │  └───▶ End(any other) ─────────────────────────────────────▶ the reason it names
        ├── a chunk does not match its page ─────────────────────────▶ CORRUPT, with the chunk to reject
@@ -28,12 +32,14 @@ from chappe.core.reasons import ParentLossReason
 from chappe.errors import ChunkMismatchError, PeerError, UnsafePathError
 from chappe.hop.limits import TokenBucket
 from chappe.hop.meter import HopMeter
+from chappe.hop.shared import SharedRanges
 from chappe.hop.source import ChunkSink
 from chappe.hop.stall import STALL_FLOOR_S, stall_timeout_s
 from chappe.v1.relay_pb2 import End, EndReason, FetchRequest, HeaderPart, Page, Watermark
 from chappe.wire.frames import ChunkBatch, Data, PageFrame, Reply
 from chappe.wire.manifest import HeaderAssembler
 from chappe.wire.stripes import decode_stripes
+from chappe.wire.tcp_frames import HEAD_BYTES
 
 _LOSS = {
     EndReason.END_REASON_BUSY: ParentLossReason.BUSY,
@@ -80,24 +86,38 @@ class Receiver:
         self._expected_bytes_per_s = expected_bytes_per_s
         self._wants_header = request.lacks_header
         self._wanted_pages = RangeSet((r.start, r.stop) for r in request.lacks_pages)
-        self._wanted = RangeSet((r.start, r.stop) for r in request.lacks_chunks)
+        self._wanted = SharedRanges((r.start, r.stop) for r in request.lacks_chunks)
         self._stripe = request.stripe
         self._stripes = decode_stripes(request.stripes if request.HasField("stripes") else None, request.stripe)
         self._restricted = self._stripes.plain
         self._taken = 0  # chunks, of a stripe
         self._header = HeaderAssembler()
         self._data_s = boot_now()
+        self._heard_s = self._data_s
+        self._taking = False  # a thread has a chunk in hand: the parent is not the one to be waited for
+
+    def switched(self) -> None:
+        """The parent has gone over to a data connection."""
+        self._connect()
+        self._meter.switched_to_tcp()
 
     async def run(self, read: Callable[[], Awaitable[tuple[Reply, int] | None]]) -> FetchEnd:
         """Read (reply, its size in bytes) until the fetch has ended. Raises what `read` raises, and StoreError."""
-        self._data_s = boot_now()
+        self._data_s = self._heard_s = boot_now()
         while True:
+            patience_s = self._patience_s()
             try:
-                async with asyncio.timeout(patience_s := self._patience_s()):
+                async with asyncio.timeout(self._heard_s + patience_s - boot_now()):
                     frame = await read()
             except TimeoutError:
+                if self._taking:
+                    self._heard_s = boot_now()
+                if boot_now() < self._heard_s + patience_s:
+                    continue  # what came meanwhile was taken by a thread
                 what = ParentLossReason.STALLED if self.connected else ParentLossReason.UNREACHABLE
                 return FetchEnd(what, detail=f"the parent said nothing for {patience_s:.1f} s")
+            except ChunkMismatchError as error:
+                return FetchEnd(ParentLossReason.CORRUPT, (error.chunk,), str(error))
             except PeerError as error:
                 return FetchEnd(ParentLossReason.PROTOCOL, detail=str(error))
             if frame is None:
@@ -111,6 +131,7 @@ class Receiver:
                 return FetchEnd(ParentLossReason.PROTOCOL, detail=str(error))
             if end is not None:
                 return end
+            self._heard_s = boot_now()
 
     def _patience_s(self) -> float:
         """How long the parent may be silent now. Dialling it takes a few round trips on top."""
@@ -127,10 +148,7 @@ class Receiver:
     async def _take(self, reply: Reply, size_bytes: int) -> FetchEnd | None:
         if isinstance(reply, End):
             return self._end(reply)
-        if not self.connected:
-            self.connected = True
-            if self._on_connected is not None:
-                self._on_connected()
+        self._connect()
         if isinstance(reply, Watermark):
             return self._mark(reply)
         for part, part_bytes in _paced(reply, size_bytes) if self._downlink is not None else ((reply, size_bytes),):
@@ -141,6 +159,46 @@ class Receiver:
             self._data_s = now
             self._meter.record(part_bytes, now)
         return None
+
+    def _connect(self) -> None:
+        if not self.connected:
+            self.connected = True
+            if self._on_connected is not None:
+                self._on_connected()
+
+    # ---- in the thread of a data connection: see `FrameTaker` --------------------------------------------------------
+
+    def take_chunk(self, chunk: int, data: memoryview, pause: Callable[[float], None]) -> None:
+        """Raises PeerError, ChunkMismatchError, StoreError, and what `pause` raises."""
+        self._taking = True
+        try:
+            size_bytes = HEAD_BYTES + len(data)
+            if self._downlink is not None:
+                self._wait_for_downlink(self._downlink, size_bytes, pause)
+            self._take_chunks(ChunkBatch([(chunk, data)]), lent=True)
+            self._data_s = self._heard_s = now = boot_now()
+            self._meter.record(size_bytes, now)
+        finally:
+            self._taking = False
+
+    def take_message(self, reply: Reply) -> bool:
+        """Watermarks that lead to nothing: there are many of them where a hop catches up with its source."""
+        if not isinstance(reply, Watermark) or self._on_watermark is not None or self._mark(reply) is not None:
+            return False
+        self._heard_s = boot_now()
+        return True
+
+    @staticmethod
+    def _wait_for_downlink(downlink: TokenBucket, size_bytes: int, pause: Callable[[float], None]) -> None:
+        booking = downlink.book(size_bytes)
+        if booking.wait_s > 0:
+            try:
+                pause(booking.wait_s)
+            except OSError:
+                downlink.give_back(booking)
+                raise
+
+    # ---- one reply ---------------------------------------------------------------------------------------------------
 
     def _take_data(self, reply: Reply) -> None:
         if isinstance(reply, ChunkBatch):
@@ -176,12 +234,11 @@ class Receiver:
         if index == self._sink.pages_held:
             self._sink.put_page(data)
 
-    def _take_chunks(self, batch: ChunkBatch) -> None:
+    def _take_chunks(self, batch: ChunkBatch, *, lent: bool = False) -> None:
         manifest, sink = self._require_manifest(), self._sink
         held = sink.ledger.held
         new: list[tuple[int, Data]] = []
-        digests: list[bytes] | None = None if batch.digests is None else []
-        for i, (chunk, data) in enumerate(batch.chunks):
+        for chunk, data in batch.chunks:
             if chunk not in self._wanted or chunk >= manifest.chunks_total:
                 raise PeerError(f"chunk {chunk} was not asked for, or came twice")
             if len(data) != (length := manifest.place(chunk).length):
@@ -192,14 +249,10 @@ class Receiver:
             self._taken += 1
             if chunk in held:
                 continue  # another parent was faster
-            if digests is not None and batch.digests is not None:
-                new.append((chunk, data))
-                digests.append(batch.digests[i])
-            else:
-                # A copy on purpose: the store keeps recent chunks, and one kept view keeps its whole message alive.
-                new.append((chunk, bytes(data)))
+            # A copy on purpose: the store keeps recent chunks, and one kept view keeps its whole message alive.
+            new.append((chunk, data if lent else bytes(data)))
         if new:
-            sink.put_chunks(new, digests)
+            sink.put_chunks(new, lent=lent)
 
     def _require_manifest(self) -> Manifest:
         manifest = self._sink.manifest
@@ -211,7 +264,7 @@ class Receiver:
 
     def _restrict(self, manifest: Manifest) -> None:
         """Only chunks of the stripe were asked for: which those are can be said now."""
-        self._wanted = self._stripes.restrict(self._stripe, self._wanted, manifest.chunks_total)
+        self._wanted = SharedRanges(self._stripes.restrict(self._stripe, self._wanted, manifest.chunks_total))
         self._restricted = True
 
     def _mark(self, mark: Watermark) -> FetchEnd | None:
@@ -249,5 +302,4 @@ def _paced(reply: Reply, size_bytes: int) -> Iterator[tuple[Reply, int]]:
         return
     beside_bytes = size_bytes - sum(len(data) for _, data in reply.chunks)
     for i, (chunk, data) in enumerate(reply.chunks):
-        digests = None if reply.digests is None else reply.digests[i : i + 1]
-        yield ChunkBatch([(chunk, data)], digests), len(data) + (beside_bytes if i == 0 else 0)
+        yield ChunkBatch([(chunk, data)]), len(data) + (beside_bytes if i == 0 else 0)

@@ -6,47 +6,18 @@ An origin serves a snapshot's own files (`chappe.origin`), a relay its store (`c
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from chappe.core.ledger import Ledger
 from chappe.core.manifest import Manifest
+from chappe.hop.shared import SharedLedger
+from chappe.hop.signal import Signal as Signal
 
 Data = bytes | memoryview
 """The bytes of a chunk; a view keeps the message alive in which they came, and spares a copy."""
-
-
-class Signal:
-    """Wakes every waiter when something changed. Nothing is lost between looking and waiting: compare `count`."""
-
-    __slots__ = ("_waiters", "count")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._waiters: set[asyncio.Future[None]] = set()
-
-    def fire(self) -> None:
-        """Call from the event loop's thread only."""
-        self.count += 1
-        waiters, self._waiters = self._waiters, set()
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def wait(self, seen: int) -> int:
-        """Return the count as soon as it is not `seen`."""
-        while self.count == seen:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.add(waiter)
-            try:
-                await waiter
-            finally:
-                self._waiters.discard(waiter)
-        return self.count
 
 
 class SourceState(StrEnum):
@@ -77,11 +48,11 @@ class ChunkFiles(Protocol):
 
 
 class ChunkSource(Protocol):
-    """One object, as far as it is here. Attributes are read on the event loop's thread."""
+    """One object, as far as it is here. To be read from any thread, `recheck` excepted: that is the event loop's."""
 
     object_id: str
-    ledger: Ledger
-    signal: Signal  # fires when a header, page, chunk or state arrives
+    ledger: SharedLedger
+    signal: Signal  # fires when a header, page, chunk or state arrives; soon, when it is only more of the same
     state: SourceState
 
     @property
@@ -112,10 +83,13 @@ class ChunkSource(Protocol):
 
 
 class ChunkSink(Protocol):
-    """Where a fetch puts what it receives. Called on the event loop's thread, in the order of arrival."""
+    """Where a fetch puts what it receives, in the order of arrival.
+
+    Headers and pages come on the event loop's thread, chunks from there or from the thread of a data connection.
+    """
 
     object_id: str
-    ledger: Ledger
+    ledger: SharedLedger
 
     @property
     def manifest(self) -> Manifest | None: ...
@@ -129,8 +103,8 @@ class ChunkSink(Protocol):
     def put_page(self, data: bytes) -> None:
         """Raises ManifestError."""
 
-    def put_chunks(self, chunks: Sequence[tuple[int, Data]], digests: Sequence[bytes] | None = None) -> None:
+    def put_chunks(self, chunks: Sequence[tuple[int, Data]], *, lent: bool = False) -> None:
         """Verify, then store, then record. Raises ChunkMismatchError (what came before it is stored), DiskFullError.
 
-        With `digests`, the chunks have been hashed already, and their bytes are good only until this returns.
+        Bytes that are `lent` are good only until this returns.
         """

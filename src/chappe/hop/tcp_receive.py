@@ -1,11 +1,12 @@
-"""The child's end of a data connection: one thread that dials it, then reads frames into slabs and hashes chunks.
+"""The child's end of a data connection: one thread that dials it, reads frame by frame, and has each one taken.
 
-    thread: connect, [TLS], hello ──▶ waits for `go` ──▶ head, body into a slab, hash ──▶ `ready`
-    event loop:                        (the switch)        take() ◀── one wake-up for all that is there
+    thread: connect, [TLS], hello ──▶ waits for `go` ──▶ head, body ──▶ chunk: taken here: verified, stored, recorded
+    event loop:                        (the switch)                ──▶ page, end: take(); the thread waits meanwhile
 
-Three slabs of 2 MiB are all the memory there is: while the loop has not taken what lies in them, nothing is read, and
-TCP stops the parent. The thread checks the form of a frame and nothing else: what was asked for, and whether the digest
-is the page's, is for the loop (`chappe.hop.receive`), which alone touches the store.
+A chunk is at its end when the next one is read: the thread's slab of 2 MiB is all the memory there is, and TCP stops a
+parent that is faster than this node's disk. What was asked for and what is right is for the taker to know
+(`chappe.hop.receive`); the thread checks the form of a frame. The event loop hears of messages that are its business,
+and of the end.
 
 On a slow link the kernel wakes the thread once for a chunk, not once for a packet (SO_RCVLOWAT), and less than that at
 the beginning: what waits to be read closes the window, which the kernel opens only by what is read in a round trip.
@@ -14,29 +15,34 @@ the beginning: what waits to be read closes the window, which the kernel opens o
 from __future__ import annotations
 
 import asyncio
-import queue
 import socket
 import ssl
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import grpc
 
-from chappe.core.digest import Algorithm
 from chappe.errors import PeerError
 from chappe.hop.net import Address, Tls
 from chappe.hop.tcp_sockets import SOCKET_ERRORS, certificate_names, client_context, shut_down
-from chappe.v1.relay_pb2 import TcpOffer
-from chappe.wire.tcp_frames import BODY_BYTES_MAX, HEAD_BYTES, SECRET_BYTES, FrameKind, decode_head, encode_hello
+from chappe.v1.relay_pb2 import TcpOffer, TcpSwitch
+from chappe.wire.frames import ChunkBatch, Reply, decode_reply
+from chappe.wire.tcp_frames import (
+    BODY_BYTES_MAX,
+    HEAD_BYTES,
+    SECRET_BYTES,
+    FrameHead,
+    FrameKind,
+    decode_head,
+    encode_hello,
+)
 
 TCP_LOST = grpc.StatusCode.ABORTED
 """How a parent says on gRPC that the data connection of this Fetch broke, and that it is there itself."""
 CONNECT_S = 1.0
 HANDSHAKE_S = 5.0
-SLABS = 3
-_ROOM_MIN = 256  # that a frame takes in a slab at least: so that small ones, too, are bounded in number
 _LOWAT_BYTES_MAX = 256 << 10  # well under any window that a fast link needs
 _LOWAT_SHARE = 1 / 16
 """Of all that has come: in slow start a round trip brings half of that, so that an eighth of the window waits."""
@@ -61,97 +67,62 @@ def check_offer(offer: TcpOffer) -> None:
         raise PeerError(f"an offer of port {offer.port} with a secret of {len(offer.secret)} bytes")
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedChunk:
-    """`data` lies in a slab and is good until the next `take`. `digest` is None before the header was known."""
+class FrameTaker(Protocol):
+    """What becomes of what comes. Called in the thread of the data connection; what it raises ends that."""
 
-    index: int
-    data: memoryview
-    digest: bytes | None
+    def take_chunk(self, chunk: int, data: memoryview, pause: Callable[[float], None]) -> None:
+        """The data is good until this returns. `pause` waits so many seconds, or raises OSError when all is over."""
 
-
-Frame = ReceivedChunk | bytes
-"""A chunk, or a serialized FetchReply."""
-
-
-class _Slab:
-    """Memory that the thread fills from its start, and that is free again when all of it has been taken."""
-
-    __slots__ = ("open", "users", "view")
-
-    def __init__(self) -> None:
-        self.view = memoryview(bytearray(BODY_BYTES_MAX))
-        self.users = 0
-        self.open = True
+    def take_message(self, reply: Reply) -> bool:
+        """False: it is for the event loop, and nothing more is read until that has dealt with it."""
 
 
 class TcpInlet:
     """One data connection. All methods on the event loop's thread; `on_change` is called there."""
 
-    def __init__(
-        self,
-        route: TcpRoute,
-        offer: TcpOffer,
-        algorithm: Callable[[], Algorithm | None],
-        on_change: Callable[[], None],
-    ) -> None:
-        """Dials at once. `algorithm` is asked from the thread, for each chunk."""
+    def __init__(self, route: TcpRoute, offer: TcpOffer, taker: FrameTaker, on_change: Callable[[], None]) -> None:
+        """Dials at once."""
         self.connected = False
         """The hello was said. The parent says on gRPC whether it has taken it."""
+        self.problem: OSError | None = None
+        """What ended the connection."""
+        self.refused: Exception | None = None
+        """What ended it, when it is not the connection: PeerError, StoreError, or whatever else the taker raised."""
         self._route, self._offer = route, offer
-        self._algorithm, self._on_change = algorithm, on_change
+        self._taker, self._on_change = taker, on_change
         self._loop = asyncio.get_running_loop()
         self._connection: socket.socket | None = None
-        self._problem: Exception | None = None
-        self._closed = False
+        self._over = threading.Event()
         self._may_read = threading.Event()
-        self._ready: deque[tuple[Frame | memoryview, _Slab]] = deque()
-        self._taken: list[_Slab] = []
-        self._free: queue.SimpleQueue[_Slab | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # of the slabs' counts, and of closing against connecting
-        self._slabs = 0
-        self._told = False
+        self._dealt_with = threading.Semaphore(0)
+        self._message: tuple[Reply, int] | None = None
+        self._given = False
+        self._lock = threading.Lock()  # of closing against connecting
         threading.Thread(target=self._run, name="chappe-tcp-receive", daemon=True).start()
 
     # ---- the event loop's side -------------------------------------------------------------------------------------
-
-    @property
-    def problem(self) -> Exception | None:
-        """What ended it, once everything before has been taken: PeerError, or an OSError."""
-        return None if self._ready else self._problem
 
     def go(self) -> None:
         """The parent has switched: read."""
         self._may_read.set()
 
-    def take(self) -> list[Frame]:
-        """All that is there, in order. Ends the use of what the last call returned."""
-        self._release()
-        self._told = False  # before looking: what comes after this calls `on_change` again
-        frames: list[Frame] = []
-        while self._ready:
-            frame, slab = self._ready.popleft()
-            self._taken.append(slab)
-            frames.append(bytes(frame) if isinstance(frame, memoryview) else frame)
-        return frames
+    def take(self) -> tuple[Reply, int] | None:
+        """The message that waits for the loop, and its size. The last one has been dealt with: the thread reads on."""
+        if self._given:
+            self._given = False
+            self._dealt_with.release()
+        message, self._message = self._message, None
+        self._given = message is not None
+        return message
 
     def close(self) -> None:
-        """End the thread, wherever it is, and the connection."""
+        """End the thread, wherever it is, and the connection. A chunk that it is storing now is still stored."""
         with self._lock:
-            self._closed = True
+            self._over.set()
             if self._connection is not None:
                 shut_down(self._connection)
         self._may_read.set()
-        self._free.put(None)
-
-    def _release(self) -> None:
-        taken, self._taken = self._taken, []
-        with self._lock:
-            for slab in taken:
-                slab.users -= 1
-                if slab.users == 0 and not slab.open:
-                    slab.open = True
-                    self._free.put(slab)
+        self._dealt_with.release()
 
     # ---- the thread's ----------------------------------------------------------------------------------------------
 
@@ -161,16 +132,17 @@ class TcpInlet:
             connection = self._connect()
             self.connected = True
             self._may_read.wait()
-            if not self._closed:
-                self._read(connection)
-        except (*SOCKET_ERRORS, PeerError, ValueError) as error:  # ValueError: a host or a certificate that is none
-            self._problem = error if isinstance(error, PeerError | OSError) else OSError(str(error))
-            self._tell()
+            self._read(connection)
+        except _RefusedError as error:
+            self.refused = error.cause
+        except (*SOCKET_ERRORS, ValueError) as error:  # ValueError: a host or a certificate that is none
+            self.problem = error if isinstance(error, OSError) else OSError(str(error))
         finally:
             with self._lock:
                 self._connection = None
                 if connection is not None:
                     connection.close()
+        self._tell()
 
     def _connect(self) -> socket.socket:
         route = self._route
@@ -191,59 +163,62 @@ class TcpInlet:
 
     def _adopt(self, connection: socket.socket) -> None:
         with self._lock:
-            if self._closed:
-                raise OSError("not wanted any more")
+            self._refuse_if_over()
             self._connection = connection
 
+    def _refuse_if_over(self) -> None:
+        if self._over.is_set():
+            raise OSError("not wanted any more")
+
     def _read(self, connection: socket.socket) -> None:
-        head = memoryview(bytearray(HEAD_BYTES))
-        slab, used = self._next_slab(), 0
+        head, slab = memoryview(bytearray(HEAD_BYTES)), memoryview(bytearray(BODY_BYTES_MAX))
         total = 0
-        while slab is not None:
+        while not self._over.is_set():
             _fill(connection, head, 0)
-            frame = decode_head(head)
-            if used + frame.length > BODY_BYTES_MAX:
-                self._seal(slab)
-                slab, used = self._next_slab(), 0
-                if slab is None:
-                    return
-            body = slab.view[used : used + frame.length]
-            used = min(used + max(frame.length, _ROOM_MIN), BODY_BYTES_MAX)
+            try:
+                frame = decode_head(head)
+            except PeerError as error:
+                raise _RefusedError(error) from error
+            body = slab[: frame.length]
             total += HEAD_BYTES + _fill(connection, body, total)
-            received: Frame | memoryview = body
-            if frame.kind is FrameKind.CHUNK:
-                algorithm = self._algorithm()
-                received = ReceivedChunk(frame.index, body, None if algorithm is None else algorithm.once(body))
-            with self._lock:
-                slab.users += 1
-            self._ready.append((received, slab))
-            self._tell()
+            try:
+                given = self._give(frame, body)
+            except Exception as error:  # carried to whoever waits on the event loop
+                raise _RefusedError(error) from error
+            if not given:
+                self._tell()
+                self._dealt_with.acquire()
 
-    def _next_slab(self) -> _Slab | None:
-        """Waits until one is free. None when the connection was closed."""
-        if self._slabs < SLABS and self._free.empty():
-            self._slabs += 1
-            return _Slab()
-        slab = self._free.get()
-        return None if self._closed else slab
+    def _give(self, frame: FrameHead, body: memoryview) -> bool:
+        """Whether it is done with."""
+        if frame.kind is FrameKind.CHUNK:
+            self._taker.take_chunk(frame.index, body, self._pause)
+            return True
+        reply = decode_reply(bytes(body))
+        if isinstance(reply, ChunkBatch | TcpOffer | TcpSwitch):
+            raise PeerError(f"a {type(reply).__name__} in a message on a data connection")
+        if self._taker.take_message(reply):
+            return True
+        self._message = reply, frame.length
+        return False
 
-    def _seal(self, slab: _Slab) -> None:
-        """Nothing more comes into it."""
-        with self._lock:
-            slab.open = False
-            if slab.users == 0:
-                slab.open = True
-                self._free.put(slab)
+    def _pause(self, seconds: float) -> None:
+        self._over.wait(seconds)
+        self._refuse_if_over()
 
     def _tell(self) -> None:
-        """Wake the loop, unless it has been told and has not looked yet."""
-        if self._told:
-            return
-        self._told = True
         try:
             self._loop.call_soon_threadsafe(self._on_change)
         except RuntimeError:
             return  # the loop is closed: nobody waits
+
+
+class _RefusedError(Exception):
+    """It is not the connection that is the trouble."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 def _secure(connection: socket.socket, tls: Tls, expected_name: str) -> ssl.SSLSocket:

@@ -1,10 +1,10 @@
-"""The parent's end of a data connection: one thread that writes what it is given, chunks straight out of their files.
+"""The parent's end of a data connection: a thread of its own, in which work is done and things are written.
 
-    ChildStream (event loop) ──send([frame, chunk, chunk, ...])──▶ thread: sendfile, or pread and write under TLS
-                             ◀──────── one wake-up a batch ───────
+    event loop ──run(work)──▶ thread: work() ──▶ write(bytes), write_chunk: sendfile, or pread and write under TLS
+               ◀── its result, or what it raised ──┘
 
-A batch is a few milliseconds of the link, so a slow child costs the thread's stack, the socket's buffer and a cursor.
-Whoever ends the connection shuts the socket down, which wakes the thread; the thread closes it. Decides nothing.
+A slow child costs the thread's stack, the socket's buffer and a cursor. Whoever ends the connection shuts the socket
+down, which wakes a thread that writes; the thread closes it. Decides nothing: that is `chappe.hop.tcp_feed`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ import queue
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from chappe.errors import ChappeError
 from chappe.hop.source import ChunkSpan
 from chappe.hop.tcp_sockets import SOCKET_ERRORS, allow_unacknowledged, limit_pace, set_unsent_limit, shut_down
 from chappe.wire.tcp_frames import encode_chunk_head
+
+Result = TypeVar("Result")
 
 BEGIN_SHARE = 1.25
 BEGIN_S = 0.5
@@ -49,27 +52,21 @@ class FileChunk:
     file: AbstractContextManager[ChunkSpan]
 
 
-Piece = bytes | FileChunk
-
-
 @dataclass(slots=True)
-class _Batch:
-    pieces: Sequence[Piece]
-    done: asyncio.Future[list[int]]
-    unreadable: list[int] = field(default_factory=list)
+class _Job:
+    work: Callable[[], Any]
+    done: asyncio.Future[Any]
 
 
 class TcpOutlet:
-    """Takes over a connected, blocking socket. All methods on the event loop's thread."""
+    """Takes over a connected, blocking socket. All methods on the event loop's thread, except where it says."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
-        self._batches: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
-        self._pending: _Batch | None = None
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._pending: _Job | None = None
         self._closed = False
-        self.on_piece: Callable[[], None] | None = None
-        """Called in the thread after each piece: a batch may take long on a link that has become slow."""
         self._buffer: memoryview | None = None
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         allow_unacknowledged(connection)
@@ -78,7 +75,7 @@ class TcpOutlet:
 
     def limit_unsent(self, size_bytes: int) -> None:
         """See `set_unsent_limit`."""
-        with contextlib.suppress(OSError):  # closed by its thread meanwhile: the next `send` will say so
+        with contextlib.suppress(OSError):  # closed by its thread meanwhile: the next `run` will say so
             set_unsent_limit(self._connection, size_bytes)
 
     def begin_at(self, bytes_per_s: float) -> None:
@@ -96,27 +93,28 @@ class TcpOutlet:
         with contextlib.suppress(OSError):  # it has been closed
             limit_pace(self._connection, None)
 
-    async def send(self, pieces: Sequence[Piece]) -> list[int]:
-        """Return when the kernel has taken all of it; the chunks that could not be read, and were not sent.
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """What it returns, in the thread; it writes there with `write` and `write_chunk`. One at a time.
 
-        One call at a time. Raises TcpLostError, also for a chunk that turned out unreadable in its middle.
+        Raises what it raises. TcpLostError is the end of the connection; a `close` raises it here at once.
         """
         if self._closed:
             raise TcpLostError("the data connection is closed")
-        batch = self._pending = _Batch(pieces, self._loop.create_future())
-        self._batches.put(batch)
+        job = self._pending = _Job(work, self._loop.create_future())
+        self._jobs.put(job)
         try:
-            return await batch.done
+            result: Result = await job.done
+            return result
         finally:
             self._pending = None
 
     def close(self) -> None:
-        """End it; what `send` has returned for still leaves. A `send` that waits raises TcpLostError."""
+        """End it; what was written still leaves. A `run` that waits raises TcpLostError."""
         if self._closed:
             return
         self._closed = True
         shut_down(self._connection)
-        self._batches.put(None)
+        self._jobs.put(None)
         if self._pending is not None and not self._pending.done.done():
             self._pending.done.set_exception(TcpLostError("the data connection was closed"))
 
@@ -124,45 +122,42 @@ class TcpOutlet:
 
     def _run(self) -> None:
         try:
-            while (batch := self._batches.get()) is not None:
-                problem: TcpLostError | None = None
+            while (job := self._jobs.get()) is not None:
+                result, problem = None, None
                 try:
-                    self._write(batch)
-                except TcpLostError as error:
+                    result = job.work()
+                except Exception as error:  # noqa: BLE001  carried to whoever waits
                     problem = error
-                except SOCKET_ERRORS as error:
-                    problem = TcpLostError(f"the data connection broke: {error}")
-                self._tell(batch, problem)
-                if problem is not None:
+                self._tell(job, result, problem)
+                if isinstance(problem, TcpLostError):
                     return
         finally:
             self._connection.close()
 
-    def _tell(self, batch: _Batch, problem: TcpLostError | None) -> None:
+    def _tell(self, job: _Job, result: object, problem: Exception | None) -> None:
         def tell() -> None:
-            self._closed = self._closed or problem is not None
-            if batch.done.done():
+            self._closed = self._closed or isinstance(problem, TcpLostError)
+            if job.done.done():
                 return
             if problem is None:
-                batch.done.set_result(batch.unreadable)
+                job.done.set_result(result)
             else:
-                batch.done.set_exception(problem)
+                job.done.set_exception(problem)
 
         try:
             self._loop.call_soon_threadsafe(tell)
         except RuntimeError:
             return  # the loop is closed: nobody waits
 
-    def _write(self, batch: _Batch) -> None:
-        for piece in batch.pieces:
-            if isinstance(piece, bytes):
-                self._connection.sendall(piece)
-            else:
-                self._write_chunk(piece, batch.unreadable)
-            if self.on_piece is not None:
-                self.on_piece()
+    def write(self, data: bytes) -> None:
+        """In the thread: return when the kernel has taken all of it. Raises TcpLostError."""
+        try:
+            self._connection.sendall(data)
+        except SOCKET_ERRORS as error:
+            raise TcpLostError(f"the data connection broke: {error}") from error
 
-    def _write_chunk(self, chunk: FileChunk, unreadable: list[int]) -> None:
+    def write_chunk(self, chunk: FileChunk) -> bool:
+        """In the thread. False: it could not be read, and nothing was sent. Raises TcpLostError, also in its middle."""
         begun = False
         try:
             with chunk.file as span:
@@ -171,7 +166,8 @@ class TcpOutlet:
         except (OSError, ChappeError) as error:
             if begun:  # its frame cannot be finished
                 raise TcpLostError(f"chunk {chunk.index} was not sent to its end: {error}", chunk.index) from error
-            unreadable.append(chunk.index)
+            return False
+        return True
 
     def _copy(self, chunk: FileChunk, span: ChunkSpan) -> None:
         connection = self._connection

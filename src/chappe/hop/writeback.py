@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -52,7 +53,7 @@ class Pacing:
 
 
 class WriteBehind:
-    """One thread for a store: it may block, the event loop must not."""
+    """One thread for a store: it may block, whoever receives must not. `wrote` is for any thread."""
 
     def __init__(self, clock: Callable[[], float] = boot_now, start: Callable[[int], None] = start_writeback) -> None:
         self._start = start
@@ -60,21 +61,27 @@ class WriteBehind:
         self._job: Future[None] | None = None
         self._dirty: dict[tuple[FileCache, int], None] = {}
         self._pacing = Pacing(clock)
+        self._lock = threading.Lock()
+        self._closed = False
 
     def wrote(self, files: FileCache, file: int, size_bytes: int) -> None:
         """Never blocks: while the device is busy, what comes is left for the next round."""
-        self._dirty[files, file] = None
-        if not self._pacing.wrote(size_bytes) or (self._job is not None and not self._job.done()):
-            return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, "chappe-writeback")
-        dirty, self._dirty = self._dirty, {}
-        self._pacing.begin()
-        self._job = self._pool.submit(self._run, list(dirty))
+        with self._lock:
+            self._dirty[files, file] = None
+            busy = self._job is not None and not self._job.done()
+            if not self._pacing.wrote(size_bytes) or busy or self._closed:
+                return
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, "chappe-writeback")
+            dirty, self._dirty = self._dirty, {}
+            self._pacing.begin()
+            self._job = self._pool.submit(self._run, list(dirty))
 
     def close(self) -> None:
         """Waits for the round that is under way."""
-        self._dirty = {}
+        with self._lock:
+            self._dirty = {}
+            self._closed = True
         if self._pool is not None:
             self._pool.shutdown()
 

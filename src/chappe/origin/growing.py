@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from chappe.core.ledger import Ledger
 from chappe.core.manifest import Manifest
+from chappe.hop.shared import SharedLedger
 from chappe.hop.source import ChunkSpan, OpenChunk, Signal, SourceState
 from chappe.wire.manifest import encode_header, encode_page
 
@@ -52,7 +52,7 @@ class GrowingObject:
         self.object_id = manifest.object_id
         self.manifest: Manifest = manifest
         self.header_bytes: bytes = encode_header(manifest)
-        self.ledger = Ledger(None)
+        self.ledger = SharedLedger(None)
         self.signal = Signal()
         self.state = SourceState.OPEN
         self._path, self._on_failed = path, on_failed

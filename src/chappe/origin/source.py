@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from chappe.core.digest import XXH3_128, Algorithm
-from chappe.core.ledger import Ledger
 from chappe.core.manifest import Manifest, check_page
 from chappe.errors import PublicationCancelledError, SnapshotChangedError, SnapshotError
+from chappe.hop.shared import SharedLedger
 from chappe.hop.source import OpenChunk, Signal, SourceState
 from chappe.origin.hashing import OpenFiles, SnapshotHasher
 from chappe.origin.scan import Snapshot, read_at
@@ -63,7 +63,7 @@ class OriginObject:
             chunks_per_page_for(chunk_bytes),
         )
         self.header_bytes: bytes = encode_header(self.manifest)
-        self.ledger = Ledger(self.manifest.chunks_total)
+        self.ledger = SharedLedger(self.manifest.chunks_total)
         self.signal = Signal()
         self.state = SourceState.OPEN
         self.failure: str | None = None

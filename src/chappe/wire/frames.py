@@ -42,13 +42,9 @@ Data = bytes | memoryview
 
 @dataclass(frozen=True, slots=True)
 class ChunkBatch:
-    """Chunks that came together: (index, bytes). The bytes may be views that keep the message alive.
-
-    With `digests`, one for each chunk, somebody has hashed them already; the bytes are then good until the next read.
-    """
+    """Chunks that came together: (index, bytes). The bytes may be views that keep the message alive."""
 
     chunks: list[tuple[int, Data]]
-    digests: list[bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,179 @@
+"""What goes next to one child: everything that it asked for, in the order in which this node holds it.
+
+    source dropped ──────────────▶ Ended(DROPPED)
+    header wanted and here ──────▶ Say
+    a wanted chunk is here ──────▶ Carry: its pages if wanted, then chunks   (as many as are here and fit)
+    all that was asked for sent ─▶ Ended(COMPLETE)
+    nothing to send ─────────────▶ Dry: wait for the source
+    every half a second ─────────▶ Mark, and sooner when the source runs dry
+
+Decides only this. Whoever writes asks again and again, from one thread at a time; how things are written is
+`chappe.hop.stream` on gRPC and `chappe.hop.tcp_feed` on a data connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from chappe.core.ledger import Cursor
+from chappe.core.manifest import Manifest
+from chappe.core.ranges import RangeSet
+from chappe.errors import PeerError, UsageError
+from chappe.hop.shared import SharedRanges
+from chappe.hop.source import ChunkSource, SourceState
+from chappe.v1.relay_pb2 import EndReason, FetchRequest, Range
+from chappe.wire.frames import encode_header_part, encode_page, encode_watermark
+from chappe.wire.manifest import split_header
+from chappe.wire.stripes import decode_stripes
+
+WATERMARK_S = 0.5
+"""The protocol promises one a second."""
+DRY_WATERMARK_S = 0.1
+"""And sooner when the source runs dry, so that the child does not count the pause as its link's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    reason: EndReason
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A watermark. Costs the link nothing that counts."""
+
+    reply: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Serialized replies: parts of the header, or pages. Made as they are asked for."""
+
+    replies: Iterator[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """Chunks, behind the pages that they need."""
+
+    pages: Iterator[bytes]
+    chunks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Dry:
+    """Until the source has more, or this time."""
+
+    until_s: float
+
+
+Step = Ended | Mark | Say | Carry | Dry
+
+
+class Course:
+    """Of one FetchRequest. Raises UsageError for one whose ranges make no sense."""
+
+    def __init__(self, source: ChunkSource, request: FetchRequest) -> None:
+        self._source = source
+        self._wants_header = request.lacks_header
+        self._wanted_pages = _ranges(request.lacks_pages, "lacks_pages")
+        self._wanted = SharedRanges(_ranges(request.lacks_chunks, "lacks_chunks"))
+        self._stripe = request.stripe
+        try:
+            self._stripes = decode_stripes(request.stripes if request.HasField("stripes") else None, request.stripe)
+        except PeerError as error:
+            raise UsageError(str(error)) from error
+        self._restricted = self._stripes.plain
+        self._taken = 0  # chunks, of a stripe
+        self._cursor = Cursor()
+        self._next_page = 0
+        self._marked_s = float("-inf")
+
+    @property
+    def begun(self) -> bool:
+        """The header has gone, or was not asked for: chunks are next."""
+        return not self._wants_header and self._source.manifest is not None
+
+    def backlog_bytes(self) -> int:
+        """What is held here, wanted by the child, and not sent yet. From the event loop at any time."""
+        manifest = self._source.manifest
+        if manifest is None:
+            return 0
+        if not self._restricted:
+            self._restrict(manifest)
+        held = self._source.ledger.held
+        return sum(b - a for start, stop in self._wanted for a, b in held.within(start, stop)) * manifest.chunk_bytes
+
+    def next(self, now: float, chunks_max: Callable[[Manifest], int]) -> Step:
+        """Moves on: what it returns is to be written. `chunks_max` says how many chunks may go together."""
+        source = self._source
+        if source.state is SourceState.DROPPED:
+            return Ended(EndReason.END_REASON_DROPPED)
+        if now - self._marked_s >= WATERMARK_S:
+            return self.mark(now)
+        manifest = source.manifest
+        if manifest is None:
+            return self._dry(now)
+        if not self._restricted:
+            self._restrict(manifest)
+        if self._wants_header:
+            self._wants_header = False
+            return Say(self._header())
+        chunks = source.ledger.take(self._cursor, self._wanted, chunks_max(manifest))
+        if chunks:
+            self._taken += len(chunks)
+            return Carry(self._pages_below(max(map(manifest.page_of, chunks)) + 1), chunks)
+        if not self._wanted.within(0, manifest.chunks_total):
+            held = min(source.pages_held, manifest.pages_total)
+            if self._next_page < held:
+                return Say(self._pages_below(held))
+            if held == manifest.pages_total:
+                return Ended(EndReason.END_REASON_COMPLETE)
+        return self._dry(now)
+
+    def mark(self, now: float) -> Mark:
+        """How far this node is."""
+        self._marked_s = now
+        ledger = self._source.ledger
+        held = len(ledger.held)
+        if not self._stripes.plain:  # what is here of other stripes says nothing of this hop
+            held = self._taken + (self._restricted and ledger.ready(self._cursor, self._wanted))
+        return Mark(encode_watermark(held, ledger.total, ledger.complete))
+
+    def again(self, chunk: int) -> None:
+        """It could not be sent, and is not held any more: it goes when it has come again."""
+        self._wanted.add(chunk, chunk + 1)
+        self._taken -= 1
+
+    def _dry(self, now: float) -> Step:
+        if now - self._marked_s > DRY_WATERMARK_S:
+            return self.mark(now)
+        return Dry(self._marked_s + WATERMARK_S)
+
+    def _restrict(self, manifest: Manifest) -> None:
+        """Only chunks of the stripe are meant: which those are can be said now."""
+        self._wanted = SharedRanges(self._stripes.restrict(self._stripe, self._wanted, manifest.chunks_total))
+        self._restricted = True
+
+    def _header(self) -> Iterator[bytes]:
+        data = self._source.header_bytes
+        if data is None:
+            raise UsageError(f"object {self._source.object_id} has a manifest without its bytes")
+        return map(encode_header_part, split_header(data))
+
+    def _pages_below(self, stop: int) -> Iterator[bytes]:
+        """Pages go in their order, and before the first chunk that needs them."""
+        while self._next_page < stop:
+            page, self._next_page = self._next_page, self._next_page + 1
+            if page in self._wanted_pages:
+                yield encode_page(self._source.page_bytes(page))
+
+
+def _ranges(ranges: Iterable[Range], what: str) -> RangeSet:
+    wanted = RangeSet()
+    for r in ranges:
+        try:
+            wanted.add(r.start, r.stop)
+        except ValueError as error:
+            raise UsageError(f"{what}: {error}") from error
+    return wanted

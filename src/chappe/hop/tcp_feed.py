@@ -1,0 +1,166 @@
+"""Feeds one child over its data connection, in the thread that writes to it, until there is a reason to end.
+
+    ledger ──bell──▶ thread: what goes next? ──▶ pages, chunks out of their files, watermarks, End(COMPLETE) ──▶ socket
+    event loop:      run() ... is told of the end, of chunks that cannot be read, and of a connection that is gone
+
+A relay's receiving thread rings the bell once a chunk is stored: no event loop stands between the two. `stop` ends it
+while it waits; while it writes, whoever ends it shuts the socket down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from chappe.clock import boot_now
+from chappe.core.manifest import CHUNK_TIME_S, Manifest
+from chappe.errors import ChappeError
+from chappe.hop.course import Carry, Course, Dry, Ended, Mark, Say
+from chappe.hop.guard import Ticket
+from chappe.hop.limits import TokenBucket
+from chappe.hop.meter import HopMeter
+from chappe.hop.signal import Bell
+from chappe.hop.source import ChunkFiles, ChunkSource
+from chappe.hop.stall import stall_timeout_s
+from chappe.hop.tcp_send import FileChunk, TcpOutlet
+from chappe.v1.relay_pb2 import EndReason
+from chappe.wire.frames import encode_end
+from chappe.wire.tcp_frames import HEAD_BYTES, encode_chunk_head, encode_message
+
+BATCH_BYTES_MAX = 8 << 20
+"""Of what is taken from the ledger at a time: it is in files."""
+BATCH_CHUNKS_MAX = 128
+_MEANWHILE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """Why it ended: with a reason (COMPLETE has been said to the child), or because of chunks that cannot be read."""
+
+    reason: EndReason | None
+    unreadable: tuple[int, ...] = ()
+
+
+class _StoppedError(Exception):
+    """Inside `run` only."""
+
+
+class Feed:
+    """`run` is for the connection's thread, once or again; `stop` for the event loop."""
+
+    def __init__(
+        self,
+        source: ChunkSource,
+        course: Course,
+        ticket: Ticket,
+        meter: HopMeter,
+        uplink: TokenBucket | None,
+        outlet: TcpOutlet,
+    ) -> None:
+        self._source, self._course, self._ticket = source, course, ticket
+        self._meter, self._uplink, self._outlet = meter, uplink, outlet
+        self._files = source if isinstance(source, ChunkFiles) else None
+        self._bell = Bell()
+        self._stopped = False
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._bell.ring()
+
+    def run(self) -> Fed:
+        """Raises TcpLostError, and what the source raises."""
+        try:
+            with self._source.signal.ringing(self._bell):
+                return self._run()
+        except _StoppedError:
+            return Fed(self._ticket.ended_by or EndReason.END_REASON_UNSPECIFIED)
+
+    def _run(self) -> Fed:
+        course, ticket, outlet = self._course, self._ticket, self._outlet
+        while True:
+            self._raise_if_stopped()
+            now = boot_now()
+            match course.next(now, self._chunks_max):
+                case Dry(until_s):
+                    ticket.progress(now)  # it has all that there is
+                    self._meter.idle(now)
+                    self._bell.wait(until_s - now)
+                case Mark(reply):
+                    outlet.write(encode_message(reply))
+                case Say(replies):
+                    self._say(replies)
+                case Carry(pages, chunks):
+                    self._say(pages)
+                    unreadable = self._carry(chunks)
+                    if unreadable:
+                        return Fed(None, unreadable)
+                case Ended(reason):
+                    if reason == EndReason.END_REASON_COMPLETE:
+                        outlet.write(encode_message(encode_end(reason)))
+                    return Fed(reason)
+
+    def _raise_if_stopped(self) -> None:
+        if self._stopped or self._ticket.ended_by is not None:
+            raise _StoppedError
+
+    def _chunks_max(self, manifest: Manifest) -> int:
+        """What the link carries within the chunk time, by what it has shown so far: at first, one."""
+        batch_bytes = min(self._meter.paced_bytes_per_s() * CHUNK_TIME_S, BATCH_BYTES_MAX)
+        return max(1, min(BATCH_CHUNKS_MAX, int(batch_bytes) // manifest.chunk_bytes))
+
+    def _say(self, replies: Iterator[bytes]) -> None:
+        for reply in replies:
+            self._begin(len(reply))
+            self._outlet.write(encode_message(reply))
+            self._end(len(reply))
+
+    def _carry(self, chunks: list[int]) -> tuple[int, ...]:
+        """Returns the chunks that were not sent, because they cannot be read."""
+        manifest = self._source.manifest
+        assert manifest is not None
+        lengths = [manifest.place(chunk).length for chunk in chunks]
+        size_bytes = sum(lengths) + HEAD_BYTES * len(chunks)
+        self._begin(size_bytes)
+        unreadable = [
+            chunk for chunk, length in zip(chunks, lengths, strict=True) if not self._carry_chunk(chunk, length)
+        ]
+        self._end(size_bytes - sum(HEAD_BYTES + manifest.place(chunk).length for chunk in unreadable))
+        return tuple(unreadable)
+
+    def _carry_chunk(self, chunk: int, length: int) -> bool:
+        opened = None if self._files is None else self._files.open_chunk(chunk)
+        if opened is not None:
+            sent = self._outlet.write_chunk(FileChunk(chunk, length, opened))
+        else:
+            try:
+                data = self._source.read_chunk(chunk)
+            except (OSError, ChappeError):
+                return False
+            self._outlet.write(encode_chunk_head(chunk, length) + data)
+            sent = True
+        self._ticket.progress(boot_now())  # a batch may take long on a link that has become slow
+        return sent
+
+    def _begin(self, size_bytes: int) -> None:
+        now = boot_now()
+        self._meter.start(now)
+        if self._uplink is None:
+            return
+        booking = self._uplink.book(size_bytes)
+        start_s, marked_s = now + booking.wait_s, now
+        while (now := boot_now()) < start_s:
+            if now - marked_s >= _MEANWHILE_S:  # many children on a thin uplink wait for long
+                marked_s = now
+                self._outlet.write(encode_message(self._course.mark(now).reply))
+            self._bell.wait(min(start_s - now, _MEANWHILE_S))
+            if self._stopped or self._ticket.ended_by is not None:
+                self._uplink.give_back(booking)
+                raise _StoppedError
+
+    def _end(self, size_bytes: int) -> None:
+        now = boot_now()
+        self._meter.record(size_bytes, now)
+        self._ticket.progress(now)
+        pace = self._meter.linked_bytes_per_s()
+        if pace:  # a child that takes long over a message because its link is slow is not one that has stalled
+            self._ticket.patience_s = stall_timeout_s(0.0, size_bytes, pace)
