@@ -14,14 +14,18 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
 
+from bench.deltafirst import first_bytes
 from bench.deltaland import SHARDS, landings
-from bench.deltashow import show, show_landings
+from bench.deltashow import show, show_first, show_landings
 from bench.results import RESULTS, write_results
 from bench.rivals import EXACT, SLOW
 from bench.texts import project_texts
@@ -32,7 +36,7 @@ from chappe.core.manifest import FileEntry, TensorEntry
 from chappe.hop.malloc import raise_thresholds
 from chappe.hop.ordered import OrderedMap, one_at_a_time
 from chappe.payload.container import DataChunk, Packer, parse_chunk
-from chappe.payload.delta import BlockState, apply_block, base_bytes, encode_delta
+from chappe.payload.delta import BlockState, ReadRange, apply_block, base_bytes, encode_block, encode_delta
 from chappe.payload.fold import Delta
 from chappe.payload.plan import DeltaPlan
 from chappe.payload.table import SnapshotTable
@@ -57,8 +61,10 @@ class DeltaSettings(Settings):
     landing_size: Size = 1 << 30
     """Of the snapshot that a delta of 1 % is landed for; 0B leaves that out."""
     landing_repeat: int = 3
+    first_size: Size = 1 << 30
+    """Of the snapshot of which the first bytes are waited for; 0B leaves that out."""
     memory_directory: Path = Path("/dev/shm")
-    """Where it is landed in memory."""
+    """Where it is landed in memory, and published from."""
     disk_directory: Path = Path(".cache")
     """Where it is landed on a disk."""
     minilm: bool = True
@@ -88,14 +94,16 @@ def delta(
     if settings.minilm:
         rows += minilm_rows(settings.cache, settings.slow_size, settings.repeat)
     landed = landing_rows(settings) if settings.landing_size else []
+    first = first_rows(settings) if settings.first_size else []
     report = {"size_bytes": settings.size, "cores": os.cpu_count(), "machine": platform.machine(), "rows": rows}
     parameters = settings.model_dump(mode="json", exclude={"cache", "output", "memory_directory", "disk_directory"})
-    write_results(settings.output, "delta", parameters, rows, landings=landed)
+    write_results(settings.output, "delta", parameters, rows, landings=landed, first=first)
     if json:
-        print(jsonlib.dumps(report | {"landings": landed}, indent=2))
+        print(jsonlib.dumps(report | {"landings": landed, "first": first}, indent=2))
     else:
         show(rows, settings.size)
         show_landings(landed)
+        show_first(first)
     return 0
 
 
@@ -103,6 +111,11 @@ def landing_rows(settings: DeltaSettings) -> list[Row]:
     update = adam_update(settings.landing_size // SHARDS, learning_rate_for(0.01))
     places = {"memory": settings.memory_directory, "disk": settings.disk_directory}
     return landings(update, places, LINK_BYTES_PER_S, settings.landing_repeat)
+
+
+def first_rows(settings: DeltaSettings) -> list[Row]:
+    update = adam_update(settings.first_size // SHARDS, learning_rate_for(0.01))
+    return first_bytes(update, settings.memory_directory)
 
 
 def _whole(table_elements: int) -> SnapshotTable:
@@ -190,9 +203,43 @@ def measure(update: Update, repeat: int) -> Row:
         "chunks": len(chunks),
         "chunk_bytes_max": max(map(len, chunks)),
         **_speeds("encode", encode, full, repeat),
+        "encode_scaling_2_processes": _in_two_processes(plan, read_base, read_target, repeat),
         **_speeds("decode", decode, full, repeat),
         **_speeds("copy", copy, full, repeat),
     }
+
+
+def _in_two_processes(plan: DeltaPlan, read_base: ReadRange, read_target: ReadRange, repeat: int) -> float:
+    """How much sooner two processes have encoded half of the blocks each than one all of them: they share no
+    interpreter, only the memory bus. Encoded blocks stay where they are made."""
+    halves = [range(plan.blocks_total // 2), range(plan.blocks_total // 2, plan.blocks_total)]
+
+    def encode_some(ordinals: range) -> float:
+        started = time.perf_counter()
+        for ordinal in ordinals:
+            encode_block(plan, XXH3_128, ordinal, read_base, read_target)
+        return time.perf_counter() - started
+
+    alone = min(encode_some(range(plan.blocks_total)) for _ in range(repeat))
+    context = get_context("fork")  # the snapshots are shared, and nothing has to be sent but a number
+
+    def work(ordinals: range, ready: Barrier, took: Connection) -> None:
+        encode_some(ordinals[:1])
+        for _ in range(repeat):
+            ready.wait()
+            took.send(encode_some(ordinals))
+
+    ready = context.Barrier(2)
+    pipes = [context.Pipe(duplex=False) for _ in halves]
+    workers = [
+        context.Process(target=work, args=(half, ready, pipe[1])) for half, pipe in zip(halves, pipes, strict=True)
+    ]
+    for worker in workers:
+        worker.start()
+    together = min(max(pipe[0].recv() for pipe in pipes) for _ in range(repeat))
+    for worker in workers:
+        worker.join()
+    return alone / together
 
 
 def _whole_block_groups(plan: DeltaPlan, chunks: Sequence[bytes]) -> list[list[int]]:

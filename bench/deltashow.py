@@ -24,6 +24,16 @@ def show_landings(rows: Sequence[Row]) -> None:
     Console(highlight=False, width=200).print(table)
 
 
+def show_first(rows: Sequence[Row]) -> None:
+    if not rows:
+        return
+    table = Table("payload", "snapshot", "bytes", "first bytes", "landed", title="from publish() to a worker, s")
+    for row in rows:
+        sizes = (f"{row[key] >> 20} MiB" for key in ("snapshot_bytes", "payload_bytes"))
+        table.add_row(row["payload"], *sizes, f"{row['first_s']:.3f}", f"{row['all_s']:.3f}")
+    Console(highlight=False, width=200).print(table)
+
+
 def show(rows: Sequence[Row], size: int) -> None:
     console = Console(highlight=False, width=200)
     names = [*EXACT, *(name for name in ("delta, same part", *SLOW) if name in rows[0])]
@@ -33,6 +43,7 @@ def show(rows: Sequence[Row], size: int) -> None:
         "encode GB/CPU-s",
         "GB/s",
         "2 threads",
+        "2 processes",
         "decode GB/CPU-s",
         "GB/s",
         "2 threads",
@@ -51,6 +62,8 @@ def show(rows: Sequence[Row], size: int) -> None:
         for name in ("encode", "decode", "copy"):
             figures += [row[f"{name}_gb_per_cpu_s"], row[f"{name}_gb_per_s"]]
             figures.append(row[f"{name}_scaling_2"])
+            if name == "encode":
+                figures.append(row["encode_scaling_2_processes"])
         speeds.add_row(row["data"], *(f"{figure:.2f}" for figure in figures))
     console.print(sizes)
     console.print(speeds)

@@ -40,6 +40,7 @@ def test_sizes_of_the_plain_formats() -> None:
 
 def test_a_short_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     size = ("--size", "4MiB", "--slow-size", "64KiB", "--landing-size", "8MiB", "--landing-repeat", "1")
+    size = (*size, "--first-size", "8MiB")
     size = (*size, "--memory-directory", str(tmp_path), "--disk-directory", str(tmp_path / "disk"))
     with pytest.raises(SystemExit) as end:
         main(["delta", *size, "--repeat", "1", "--no-minilm", "--json", "--output", str(tmp_path / "delta.json")])
@@ -53,6 +54,11 @@ def test_a_short_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
         assert row["delta_bytes"] < 0.01 * row["snapshot_bytes"]
         assert row["at_once_s"] > 0
     assert list((tmp_path / "disk").iterdir()) == []
+    assert written["first"] == report["first"]
+    assert [row["payload"] for row in report["first"]] == ["delta", "compressed"]
+    for row in report["first"]:
+        assert 0 < row["first_s"] < row["all_s"]
+        assert row["payload_bytes"] < 0.8 * row["snapshot_bytes"]
     for row in report["rows"]:
         assert row["delta"] < row["aim"]
         assert row["delta"] < min(row[name] for name in ("index + value", "u16 gap + value", "xor + zstd-3"))
