@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from typing import NamedTuple
 
 from chappe.core.digest import ALGORITHMS, Algorithm
 from chappe.errors import ManifestError
@@ -59,8 +60,7 @@ class TensorEntry:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkPlace:
+class ChunkPlace(NamedTuple):
     file: int
     offset: int
     length: int

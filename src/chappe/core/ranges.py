@@ -32,6 +32,10 @@ class RangeSet:
             raise ValueError(f"[{start}, {stop}) is not a range of chunks")
         if start == stop:
             return []
+        if self._stops and self._stops[-1] == start:  # what comes in order: nearly always
+            self._stops[-1] = stop
+            self._count += stop - start
+            return [(start, stop)]
         first = bisect_left(self._stops, start)  # first range that touches or follows
         last = bisect_right(self._starts, stop)  # one past the last that touches
         new: list[Range] = []
@@ -51,6 +55,10 @@ class RangeSet:
 
     def discard(self, start: int, stop: int) -> list[Range]:
         """Remove [start, stop) and return what was in the set, in order."""
+        if self._starts and self._starts[0] == start < stop < self._stops[0]:  # what is taken in order: nearly always
+            self._starts[0] = stop
+            self._count -= stop - start
+            return [(start, stop)]
         gone = self.within(start, stop)
         if not gone:
             return []

@@ -14,7 +14,7 @@ Decides only this. Whoever writes asks again and again, from one thread at a tim
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from chappe.core.ledger import Cursor
 from chappe.core.manifest import Manifest
@@ -33,35 +33,30 @@ DRY_WATERMARK_S = 0.1
 """And sooner when the source runs dry, so that the child does not count the pause as its link's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     reason: EndReason
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """A watermark. Costs the link nothing that counts."""
 
     reply: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Say:
+class Say(NamedTuple):
     """Serialized replies: parts of the header, or pages. Made as they are asked for."""
 
     replies: Iterator[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Carry:
+class Carry(NamedTuple):
     """Chunks, behind the pages that they need."""
 
     pages: Iterator[bytes]
     chunks: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Dry:
+class Dry(NamedTuple):
     """Until the source has more, or this time."""
 
     until_s: float

@@ -10,8 +10,7 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +24,24 @@ class _Handle:
     fd: int
     users: int = 0
     retired: bool = False
+
+
+class Use:
+    """One use of a file. Not a generator: it is entered twice for every chunk that passes."""
+
+    __slots__ = ("_cache", "_file", "_handle")
+
+    def __init__(self, cache: FileCache, file: int) -> None:
+        self._cache, self._file = cache, file
+        self._handle: _Handle | None = None
+
+    def __enter__(self) -> int:
+        self._handle = self._cache.take(self._file)
+        return self._handle.fd
+
+    def __exit__(self, *_: object) -> None:
+        assert self._handle is not None
+        self._cache.give_back(self._handle)
 
 
 class FileCache:
@@ -49,9 +66,12 @@ class FileCache:
     def __len__(self) -> int:
         return len(self._open)
 
-    @contextmanager
-    def fd(self, file: int) -> Iterator[int]:
-        """The descriptor of a file, open at least until the block ends. Raises OSError."""
+    def fd(self, file: int) -> Use:
+        """For a `with` block: the descriptor of a file, open at least until the block ends. Raises OSError."""
+        return Use(self, file)
+
+    def take(self, file: int) -> _Handle:
+        """For `Use`."""
         with self._lock:
             handle = self._open.get(file)
             if handle is None:
@@ -59,13 +79,14 @@ class FileCache:
             else:
                 self._open.move_to_end(file)
             handle.users += 1
-        try:
-            yield handle.fd
-        finally:
-            with self._lock:
-                handle.users -= 1
-                if handle.retired and handle.users == 0:
-                    os.close(handle.fd)
+            return handle
+
+    def give_back(self, handle: _Handle) -> None:
+        """For `Use`."""
+        with self._lock:
+            handle.users -= 1
+            if handle.retired and handle.users == 0:
+                os.close(handle.fd)
 
     def relocate(self, base: Path, move: Callable[[], None]) -> None:
         """Run `move`, and open files in `base`, read-only, from then on. When `move` raises, nothing has changed."""

@@ -23,23 +23,23 @@ class SharedRanges(RangeSet):
 
     def add(self, start: int, stop: int) -> list[Range]:
         with self._lock:
-            return super().add(start, stop)
+            return RangeSet.add(self, start, stop)
 
     def discard(self, start: int, stop: int) -> list[Range]:
         with self._lock:
-            return super().discard(start, stop)
+            return RangeSet.discard(self, start, stop)
 
     def within(self, start: int, stop: int) -> list[Range]:
         with self._lock:
-            return super().within(start, stop)
+            return RangeSet.within(self, start, stop)
 
     def covers(self, start: int, stop: int) -> bool:
         with self._lock:
-            return super().covers(start, stop)
+            return RangeSet.covers(self, start, stop)
 
     def __contains__(self, number: int) -> bool:
         with self._lock:
-            return super().__contains__(number)
+            return RangeSet.__contains__(self, number)
 
     def __iter__(self) -> Iterator[Range]:
         return iter(self.ranges())
@@ -70,12 +70,12 @@ class SharedLedger(Ledger):
 
     def add(self, start: int, stop: int) -> list[Range]:
         with self._lock:
-            return super().add(start, stop)
+            return Ledger.add(self, start, stop)
 
     def drop(self, start: int, stop: int) -> list[Range]:
         with self._lock:
-            return super().drop(start, stop)
+            return Ledger.drop(self, start, stop)
 
     def take(self, cursor: Cursor, wanted: RangeSet, most: int) -> list[int]:
         with self._lock:
-            return super().take(cursor, wanted, most)
+            return Ledger.take(self, cursor, wanted, most)

@@ -192,7 +192,7 @@ class TcpInlet:
     def _give(self, frame: FrameHead, body: memoryview) -> bool:
         """Whether it is done with."""
         if frame.kind is FrameKind.CHUNK:
-            self._taker.take_chunk(frame.index, body, self._pause)
+            self._taker.take_chunk(frame.number, body, self._pause)
             return True
         reply = decode_reply(bytes(body))
         if isinstance(reply, ChunkBatch | TcpOffer | TcpSwitch):

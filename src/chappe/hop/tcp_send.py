@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from chappe.errors import ChappeError
 from chappe.hop.source import ChunkSpan
@@ -43,11 +43,10 @@ class TcpLostError(ChappeError):
         self.doubted = doubted
 
 
-@dataclass(frozen=True, slots=True)
-class FileChunk:
+class FileChunk(NamedTuple):
     """A chunk to send. `file` is entered once, in the thread; see `chappe.hop.source.ChunkFiles`."""
 
-    index: int
+    number: int
     length: int
     file: AbstractContextManager[ChunkSpan]
 
@@ -165,13 +164,13 @@ class TcpOutlet:
                 self._copy(chunk, span)
         except (OSError, ChappeError) as error:
             if begun:  # its frame cannot be finished
-                raise TcpLostError(f"chunk {chunk.index} was not sent to its end: {error}", chunk.index) from error
+                raise TcpLostError(f"chunk {chunk.number} was not sent to its end: {error}", chunk.number) from error
             return False
         return True
 
     def _copy(self, chunk: FileChunk, span: ChunkSpan) -> None:
         connection = self._connection
-        head = encode_chunk_head(chunk.index, chunk.length)
+        head = encode_chunk_head(chunk.number, chunk.length)
         if isinstance(connection, ssl.SSLSocket):
             self._copy_through(connection, head, chunk, span)
             return

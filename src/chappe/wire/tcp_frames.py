@@ -12,8 +12,8 @@ hashed, without being packed or unpacked on the way.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from chappe.core.manifest import CHUNK_BYTES_MAX
 from chappe.errors import PeerError
@@ -32,11 +32,13 @@ class FrameKind(IntEnum):
     MESSAGE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class FrameHead:
+_KINDS = {int(kind): kind for kind in FrameKind}
+
+
+class FrameHead(NamedTuple):
     kind: FrameKind
     length: int
-    index: int
+    number: int
 
 
 def encode_hello(secret: bytes) -> bytes:
@@ -60,10 +62,11 @@ def encode_message(reply: bytes) -> bytes:
 def decode_head(data: bytes | bytearray | memoryview) -> FrameHead:
     """Of the `HEAD_BYTES` bytes before a body. Raises PeerError."""
     kind, length, index = _HEAD.unpack(data)
-    if kind not in (FrameKind.CHUNK, FrameKind.MESSAGE):
+    known = _KINDS.get(kind)
+    if known is None:
         raise PeerError(f"a frame of kind {kind}")
-    if kind == FrameKind.MESSAGE and index != 0:
+    if known is FrameKind.MESSAGE and index != 0:
         raise PeerError(f"a message with the number {index}")
     if not 1 <= length <= BODY_BYTES_MAX:
         raise PeerError(f"a frame of {length} bytes; 1 to {BODY_BYTES_MAX} are allowed")
-    return FrameHead(FrameKind(kind), length, index)
+    return FrameHead(known, length, index)
