@@ -116,7 +116,11 @@ def _delta(report: Report) -> list[Table]:
         line = [run["data"], f"{run['density']:.2%}", f"{run['delta']:.3%}"]
         line += [f"{run[f'{name}_gb_per_cpu_s']:.2f}" for name in ("encode", "decode")]
         cells.append([*line, *("-" if run.get(key) is None else f"{run[key]:.2%}" for key in others)])
-    return [Table(columns, cells, "Shares of the full size."), *_delta_landings(report.get("landings", []))]
+    return [
+        Table(columns, cells, "Shares of the full size."),
+        *_delta_landings(report.get("landings", [])),
+        *_further(report, ("runs", "landings")),
+    ]
 
 
 def _delta_landings(rows: Sequence[dict[str, Any]]) -> list[Table]:
