@@ -23,6 +23,11 @@ COMMANDS = {
     ),
     "clean": ("bench.clean:clean", "Remove network namespaces that crashed runs left behind.", "python -m bench clean"),
     "delta": ("bench.delta:delta", "The delta codec beside what others send.", "python -m bench delta --size 256MiB"),
+    "delta-links": (
+        "bench.deltalinks:delta_links",
+        "A delta of 1 % to eight workers over shaped links, beside its wire time (root, namespaces, tc).",
+        "python -m bench delta-links --bw 50mbit --repeats 3",
+    ),
     "faults": (
         "bench.faults:faults",
         "What a dead, slow or rotten relay costs a broadcast (root, namespaces, tc).",

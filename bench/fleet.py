@@ -170,11 +170,14 @@ class ShapedFleet:
         arguments += [*declared(worker.link), *worker.flags]
         await (await self._start(worker.name, worker.name, "relayd", arguments)).wait_ready()
 
-    async def start_publish(self, snapshot: Path, *flags: str) -> Process:
-        """`chappe publish` on the trainer host; its JSON is the process's output."""
+    async def start_publish(
+        self, snapshot: Path, *flags: str, payload: str = "full", base_cache: str = "none"
+    ) -> Process:
+        """`chappe publish` on the trainer host; its JSON is the process's output. In full, whatever was measured
+        before, unless something else is said."""
         host = self.network.hosts["trainer"]
         arguments = ["publish", str(snapshot), "--coordinator", self.address, "--insecure", "--json"]
-        arguments += ["--base-cache", "none", "--payload", "full"]  # whatever was measured before
+        arguments += ["--base-cache", base_cache, "--payload", payload]
         arguments += ["--listen", f"{host.address}:{DATA_PORT}", *flags]
         if host.link.up_bytes_per_s is not None:
             arguments += ["--uplink", f"{round(host.link.up_bytes_per_s)}B"]

@@ -20,6 +20,8 @@
 | nobody with the delta can dial one behind NAT       | somebody with the full object feeds it |
 | one that has the full object is leaving             | it is given nobody to feed |
 | all have left a lane                                | it keeps no fleet from being probed |
+| places are given anew, one has all of the delta     | it stays in the lane |
+| one that nobody can reach waits for the full object | it is fed by the first that can be dialled and has landed |
 """
 
 from __future__ import annotations
@@ -326,3 +328,34 @@ def test_an_empty_lane_keeps_no_fleet_from_being_probed() -> None:
         rig.do(ev.Tick())
         orders += of(rig.effects, fx.StartProbe)
     assert orders
+
+
+def test_one_that_has_all_of_the_delta_stays_in_the_lane_until_it_has_landed() -> None:
+    """Places are given anew when a newer version comes to nothing."""
+    rig = Rig("ab")
+    rig.open()
+    rig.holds("a", DELTA, ObjectState.RECEIVED, DELTA_CHUNKS)
+    rig.holds("b", DELTA, ObjectState.RECEIVING, 3)
+    rig.do(
+        ev.PublishRequested(2, "o", NEWER, 3, 1.0, ev.Topology.CHAINS, 0, SNAPSHOT_BYTES, 0.0, Payload.FULL, (), "none")
+    )
+    rig.offer_full(NEWER, 3)
+    rig.do(ev.SourceFailed("o", 1, NEWER, "its files have changed"))
+    assert rig.places() == ("", "ab")
+
+
+def test_one_that_nobody_can_reach_is_fed_once_somebody_that_can_be_dialled_has_landed() -> None:
+    """It waits in the full object's chains, behind a publisher that is behind NAT like itself."""
+    rig = Rig("a", "b")
+    rig.do(ev.DialedBack("o", 1, False))
+    rig.do(ev.DialedBack("b", rig.sessions["b"], False))
+    rig.do(ev.DialedBack("a", rig.sessions["a"], True))
+    rig.open()
+    assert rig.places() == ("b", "a")
+    rig.applies("a")
+    assert rig.places() == ("ab", "a")
+    told = rig.fleet.assignment("b")
+    assert told is not None
+    (edge,) = told[1]
+    assert edge.parent is not None
+    assert edge.parent.worker_id == "a"

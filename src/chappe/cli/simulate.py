@@ -11,8 +11,10 @@ from cyclopts import Parameter
 from pydantic import field_validator
 
 from chappe.cli.settings import EXIT_FAILED, Duration, Flat, Rate, Settings, Size
+from chappe.core.events import Payload
 from chappe.errors import UsageError
-from chappe.sim.faults import KINDS, MIXED
+from chappe.sim.faults import KINDS, LANE_KINDS, MIXED
+from chappe.sim.lanes import LANES_MIXED
 from chappe.sim.scenario import Result, Scenario
 from chappe.sim.scenario import simulate as play
 from chappe.units import format_duration
@@ -32,7 +34,9 @@ class SimulateSettings(Settings):
     copy of a store says Hello), hook (an install hook fails), clock, joins, leaves, outage (several die at once).
     Links: slow (a dip), uplink and downlink (halved for long), blackhole (one way), partition, reset, nat (cannot be
     dialled any more). Bytes: corrupt, rot, forge (a false page), disk (full). The rest: coordinator, publisher, source
-    (files change)."""
+    (files change). With --payload-kind: absent (a host is away for some versions), base (a landed version rots),
+    nodelta (a promised delta does not come), wrongdelta (it leads to other bytes), lostbase (what the publisher keeps is
+    damaged)."""
     faults_most: int = 6
     """At most so many faults; at least one."""
     payload: Size = 16_400_000_000
@@ -49,12 +53,24 @@ class SimulateSettings(Settings):
     """The share of relays that nobody can dial; half of them say so."""
     publications: int = 1
     """How many versions are published, one before the other is through."""
+    payload_kind: Payload = Payload.FULL
+    """What may travel: full, or auto, delta, compressed as `chappe publish --payload` has them. The first version has
+    nothing to begin at: take several --publications."""
+    changed: float = 0.01
+    """What a delta has of the snapshot's bytes."""
 
     @field_validator("relays", "publications", "faults_most")
     @classmethod
     def _positive(cls, value: int) -> int:
         if not 1 <= value <= RELAYS_MAX:
             raise ValueError(f"{value} is not from 1 to {RELAYS_MAX}")
+        return value
+
+    @field_validator("changed")
+    @classmethod
+    def _some(cls, value: float) -> float:
+        if not 0 < value <= 1:
+            raise ValueError(f"{value} is not above 0, and 1 at most")
         return value
 
     @field_validator("nat")
@@ -68,11 +84,14 @@ class SimulateSettings(Settings):
     def kinds(self) -> tuple[str, ...]:
         """Raises UsageError."""
         if self.faults in ("none", "mixed"):
-            return MIXED if self.faults == "mixed" else ()
+            mixed = MIXED if self.payload_kind is Payload.FULL else LANES_MIXED
+            return mixed if self.faults == "mixed" else ()
         kinds = tuple(kind.strip() for kind in self.faults.split(","))
         for kind in kinds:
             if kind not in KINDS:
                 raise UsageError(f"--faults: {kind!r} is not one of none, mixed, {', '.join(KINDS)}")
+            if kind in LANE_KINDS and self.payload_kind is Payload.FULL:
+                raise UsageError(f"--faults: {kind!r} needs other objects than full ones: add --payload-kind auto")
         return kinds
 
     def scenario(self) -> Scenario:
@@ -88,6 +107,9 @@ class SimulateSettings(Settings):
             publications=self.publications,
             latency_s=self.latency,
             natted_share=self.nat,
+            payload=self.payload_kind,
+            changes=(self.changed,),
+            compresses=self.payload_kind is Payload.COMPRESSED,
         )
 
 

@@ -104,6 +104,14 @@ class Feeding:
             )
         return near
 
+    def feed_unreached(self, publication: Publication) -> None:
+        """Somebody has got the full object out of another one meanwhile."""
+        near: set[str] = set()
+        for chain in publication.layout.chains:
+            near |= self._stand_between(publication, chain)
+        if near:
+            self._context.touch(publication, near)
+
     def _stand_between(self, publication: Publication, chain: Chain) -> set[str]:
         """Whoever is cut off still is fed by somebody who can be dialled, got the version as another object, and has no
         place here yet."""

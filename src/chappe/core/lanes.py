@@ -86,7 +86,8 @@ def lane_for(state: FleetState, main: Publication, worker: Worker) -> str:
 def enter(state: FleetState, publication: Publication, worker: Worker) -> Publication | None:
     """Where a member is to be placed: here, in a lane (entered now), or nowhere yet (None)."""
     member = publication.members[worker.worker_id]
-    if publication.main or not publication.deltas or member.full_only or member.level >= RECEIVED:
+    has_it = member.level >= (VERIFIED if member.via else RECEIVED)  # all of a delta is not the version yet
+    if publication.main or not publication.deltas or member.full_only or has_it:
         return publication
     member.via = lane_for(state, publication, worker)
     if not member.via:
@@ -255,9 +256,11 @@ class Lanes:
 
     def _review_main(self, main: Publication) -> None:
         state = self._context.state
-        for lane in lanes_of(state, main) if main.active and self._context.undialable else ():
-            if lane.active:
-                self._review_lane(main, lane)
+        if main.active and main.deltas and self._context.undialable:
+            for lane in lanes_of(state, main):
+                if lane.active:
+                    self._review_lane(main, lane)
+            self._placement.feed_unreached(main)
         origin = state.workers.get(main.origin_id)
         if origin is None or origin.lapsed or origin.leaving or main.source_failed:
             for object_id in main.deltas.keys() - state.publications.keys():

@@ -1,0 +1,202 @@
+"""`python -m bench delta-links`: how long a small delta takes to all workers over shaped links.
+
+The workers hold a version, the publisher keeps it as its base, and versions of which about 1 % has changed follow. Two
+times are told apart: from `chappe publish` to the first byte that is asked for (reading, comparing, encoding), and from
+there until the last worker has every chunk. The second one is compared with the time that the payload alone takes over
+one such link, and with the same including what Ethernet, IP and TCP add to it.
+"""
+
+from __future__ import annotations
+
+import json as jsonlib
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+from safetensors.numpy import save_file
+
+from bench.fleet import ShapedFleet, Worker
+from bench.links import Link
+from bench.results import RESULTS, write_results
+from bench.updates import Bf16, learning_rate_for, to_bf16
+from chappe.cli.interrupt import run_interruptible
+from chappe.cli.process import FleetError, LogLine
+from chappe.cli.settings import Flat, Rate, Settings, Size
+from chappe.units import format_rate, format_size
+
+Row = dict[str, Any]
+AIM = 1.1
+FRAME_BYTES, SEGMENT_BYTES = 1514, 1448
+"""Of a full segment at MTU 1500: what a link that counts Ethernet carries, and what of it is payload."""
+
+
+class DeltaLinksSettings(Settings):
+    """Which fleet, and how many versions."""
+
+    size: Size = 128 << 20
+    """Of one snapshot."""
+    density: float = 0.01
+    """The share of elements that change between two versions."""
+    workers: int = 8
+    bw: tuple[Rate, ...] = (50e6 / 8, 20e6 / 8)
+    """Every worker's link, up and down: one --bw for each fleet."""
+    streams: int = 2
+    """The trainer's uplink is so many times a worker's link: so many chains."""
+    repeats: int = 5
+    """Versions after the first one."""
+    directory: Path = Path("/dev/shm")
+    """Where the stores are made: a machine that plays all hosts has one disk for all of them."""
+    output: Path = RESULTS / "delta-links.json"
+    """Where the results are written."""
+
+
+def delta_links(
+    *,
+    settings: Annotated[DeltaLinksSettings, Flat] = DeltaLinksSettings(),  # noqa: B008  frozen
+    json: Annotated[bool, Parameter(negative="", help="Print one JSON object.")] = False,
+) -> int:
+    """A delta over shaped links. Needs root, network namespaces and tc; exit code 1 when a copy is not what it was."""
+    return run_interruptible(_measure(settings, json))
+
+
+async def _measure(settings: DeltaLinksSettings, json: bool) -> int:
+    runs: list[Row] = []
+    for bw in settings.bw:
+        with tempfile.TemporaryDirectory(prefix="chappe-dl-", dir=settings.directory) as name:
+            runs += await _fleet(settings, bw, Path(name))
+    parameters = settings.model_dump(mode="json", exclude={"directory", "output"})
+    rows = summary(runs)
+    write_results(settings.output, "delta-links", parameters, runs, summary=rows)
+    if json:
+        print(jsonlib.dumps({"runs": runs, "summary": rows}, indent=2))
+    else:
+        show(rows, settings)
+    return 0
+
+
+async def _fleet(settings: DeltaLinksSettings, bw: float, directory: Path) -> list[Row]:
+    link = Link(bw, bw)
+    workers = [Worker(f"w{number}", link) for number in range(1, settings.workers + 1)]
+    versions = _Versions(settings.size, settings.density)
+    runs: list[Row] = []
+    async with ShapedFleet(directory, Link(settings.streams * bw, settings.streams * bw), workers) as fleet:
+        for version in range(1, settings.repeats + 2):
+            snapshot = versions.write(directory / "snapshot")
+            before_s = time.time()
+            publish = await fleet.start_publish(
+                snapshot, "--version", str(version), payload="auto", base_cache=str(directory / "base")
+            )
+            output = await publish.output()
+            if publish.returncode != 0:
+                raise FleetError(f"chappe publish failed:\n{publish.tail()}")
+            result = jsonlib.loads(output)
+            if result["kind"] == "delta":
+                runs.append(_run(fleet, [w.name for w in workers], bw, version, before_s, result))
+            elif version > 1:
+                raise FleetError(f"version {version} was sent as {result['kind']}: {result.get('payload_reason')}")
+    return runs
+
+
+class _Versions:
+    """Snapshots of one growing training run, each written over the one before it: the publisher has its own copy."""
+
+    def __init__(self, size_bytes: int, density: float) -> None:
+        self._rng = np.random.default_rng(0)
+        self._masters = self._rng.standard_normal(size_bytes // 2, np.float32) * np.float32(0.02)
+        self._step = np.float32(learning_rate_for(density))
+
+    def write(self, directory: Path) -> Path:
+        directory.mkdir(exist_ok=True)
+        values: Bf16 = to_bf16(self._masters)
+        save_file({"model.weight": values}, directory / "model.safetensors", metadata={"format": "np"})
+        self._masters -= self._step * np.clip(
+            self._rng.standard_normal(self._masters.size, np.float32) * np.float32(0.35), -1, 1
+        )
+        return directory
+
+
+def _run(fleet: ShapedFleet, names: Sequence[str], bw: float, version: int, before_s: float, result: Row) -> Row:
+    """Times from the relays' own logs; all processes have one clock here."""
+    opened: list[float] = []
+    ended: dict[str, float] = {}
+    for name in names:
+        lines = [line for line in fleet.processes[name].recent() if _time_s(line) > before_s]
+        opened += [_time_s(line) for line in lines if line.get("event") == "fetch_opened"]
+        done = [_time_s(li) for li in lines if li.get("event") == "fetch_ended" and li.get("reason") == "complete"]
+        if not done:
+            raise FleetError(f"{name} has received nothing of version {version}:\n{fleet.processes[name].tail()}")
+        ended[name] = max(done)
+    first_s = min(opened)
+    payload = int(result["payload_bytes"])
+    received_s = max(ended.values()) - first_s
+    wire_s = payload / bw
+    return {
+        "bw": bw * 8,
+        "workers": len(names),
+        "version": version,
+        "payload_bytes": payload,
+        "chains": result["chains"],
+        "first_byte_s": first_s - before_s,
+        "received_s": received_s,
+        "wire_s": wire_s,
+        "to_wire": received_s / wire_s,
+        "to_framed": received_s / (wire_s * FRAME_BYTES / SEGMENT_BYTES),
+        "installed_s": result["t_bcast"]["1.0"],
+    }
+
+
+def _time_s(line: LogLine) -> float:
+    return datetime.fromisoformat(str(line["timestamp"])).timestamp()
+
+
+def summary(runs: Sequence[Row]) -> list[Row]:
+    """Medians of each fleet's versions, and the spread of what is compared."""
+    rows: list[Row] = []
+    for bw in dict.fromkeys(run["bw"] for run in runs):
+        mine = [run for run in runs if run["bw"] == bw]
+        row: Row = {"bw": bw, "workers": mine[0]["workers"], "chains": mine[0]["chains"], "versions": len(mine)}
+        for key in ("payload_bytes", "first_byte_s", "received_s", "wire_s", "to_wire", "to_framed", "installed_s"):
+            row[key] = statistics.median(run[key] for run in mine)
+        row["to_wire_spread"] = [min(run["to_wire"] for run in mine), max(run["to_wire"] for run in mine)]
+        rows.append(row)
+    return rows
+
+
+def columns_and_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """The table, for the terminal and for the report."""
+    columns = ["link", "workers", "payload", "to the first byte", "wire time", "received by all", "x wire (spread)"]
+    columns += ["x wire with frames", "installed, from publish()"]
+    cells = []
+    for row in rows:
+        low, high = row["to_wire_spread"]
+        cells.append(
+            [
+                format_rate(row["bw"] / 8),
+                f"{row['workers']} in {len(row['chains'])} chains",
+                format_size(round(row["payload_bytes"])),
+                f"{row['first_byte_s']:.2f} s",
+                f"{row['wire_s']:.3f} s",
+                f"{row['received_s']:.3f} s",
+                f"{row['to_wire']:.3f} ({low:.3f} - {high:.3f})",
+                f"{row['to_framed']:.3f}",
+                f"{row['installed_s']:.2f} s",
+            ]
+        )
+    return columns, cells
+
+
+def show(rows: Sequence[Row], settings: DeltaLinksSettings) -> None:
+    columns, cells = columns_and_cells(rows)
+    title = f"a delta of {settings.density:.0%} of {format_size(settings.size)}, T(received); aim {AIM} x wire time"
+    table = Table(*columns, title=title)
+    for line in cells:
+        table.add_row(*line)
+    Console(highlight=False, width=180).print(table)
