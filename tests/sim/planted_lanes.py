@@ -113,9 +113,9 @@ LANE_BUGS = [
     Bug(
         "anybody-is-recruited",
         _set(feeding, "_available", lambda *_: True),
-        ("leaves", "restart", "joins"),
+        LANES_MIXED,
         "is gone and has a place",
-        first=28,
+        first=472,
     ),
     Bug("failed-delta-not-told", _applied_without_a_base, ("base", "wrongdelta"), "does not end"),
     Bug("delta-lands-as-itself", _delta_lands_as_itself, ("joins",), "landed a delta"),

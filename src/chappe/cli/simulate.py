@@ -35,8 +35,8 @@ class SimulateSettings(Settings):
     Links: slow (a dip), uplink and downlink (halved for long), blackhole (one way), partition, reset, nat (cannot be
     dialled any more). Bytes: corrupt, rot, forge (a false page), disk (full). The rest: coordinator, publisher, source
     (files change). With --payload-kind: absent (a host is away for some versions), base (a landed version rots),
-    nodelta (a promised delta does not come), wrongdelta (it leads to other bytes), lostbase (what the publisher keeps is
-    damaged)."""
+    nodelta (a promised delta does not come), wrongdelta (it leads to other bytes), lostbase (what the publisher keeps
+    is damaged)."""
     faults_most: int = 6
     """At most so many faults; at least one."""
     payload: Size = 16_400_000_000

@@ -209,7 +209,9 @@ class Checks:
                 continue
             if not self.world.network.both(node.worker_id, relay.worker_id) or (node.natted and relay.natted):
                 continue
-            whole = copy.complete or (node is self.world.origin and not spared)
+            if node is self.world.origin and spared:
+                continue
+            whole = node is self.world.origin or copy.complete
             if whole and (mine is None or len(mine.held) < copy.object.chunks_total):
                 found.append(node)
         return found
