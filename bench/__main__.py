@@ -58,6 +58,11 @@ COMMANDS = {
         "From publish() to the first chunk on the wire, and from the last chunk to installed.",
         "python -m bench publish --paths 16GB --landings 1GB --repeats 3",
     ),
+    "relay-cpu": (
+        "bench.relaycpu:relay_cpu",
+        "CPU of a relay at a link's rate, beside bare sockets on the same links (root, namespaces, tc).",
+        "python -m bench relay-cpu --rate 50mbit --repeats 3",
+    ),
     "report": (
         "bench.report:report",
         "The newest JSON of every bench as bench/RESULTS.md, with pictures.",

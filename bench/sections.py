@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import chainstar, hopshow, loopshow, peers, publishshow, unequal
+from bench import chainstar, hopshow, loopshow, peers, publishshow, relaycpu, unequal
 from chappe.units import format_rate, format_size
 
 Report = dict[str, Any]
@@ -86,6 +86,10 @@ def _faults(report: Report) -> list[Table]:
         for run in report["runs"]
     ]
     return [Table(columns, cells)]
+
+
+def _relay_cpu(report: Report) -> list[Table]:
+    return [Table(*relaycpu.columns_and_cells(report["summary"]))]
 
 
 def _hop(report: Report) -> list[Table]:
@@ -232,6 +236,12 @@ SECTIONS: dict[str, Section] = {
         "To the first chunk on the wire, and from the last one to installed, without an install hook. The disk alone: a"
         " plain program that writes a copy at the same pace, then fsync, rename, fsync of the directory.",
         _publish,
+    ),
+    "relay-cpu": Section(
+        "CPU of a relay at a link's rate",
+        "Trainer, relay, last worker over equal shaped links; of the relay in the middle, until all have the payload."
+        " Bare sockets neither hash nor verify. Ratios are of the same round.",
+        _relay_cpu,
     ),
     "hop": Section(
         "The machine's own limit",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import chainstar, peers, unequal
+from bench import chainstar, peers, relaycpu, unequal
 from bench.__main__ import main
 from bench.links import unavailable_reason
 from bench.results import read_results
@@ -52,6 +52,20 @@ def test_ratios_are_to_the_same_round() -> None:
     assert row["relay_cpu_to_sockets"] == pytest.approx({"median": 2.0, "least": 1.0, "most": 3.0})
     assert row["runs"] == 2
     assert row["identical"]
+
+
+def test_cpu_of_a_relay_is_over_the_bare_sockets_of_its_round() -> None:
+    outcomes = [outcome("bare-sockets", 0, 1, cpu=2), outcome("chappe", 0, 1, cpu=6)]
+    outcomes += [outcome("bare-sockets", 1, 1, cpu=4), outcome("chappe", 1, 1, cpu=4)]
+    outcomes += [Outcome("chappe-grpc", error="it did not finish", detail={"round": 0})]
+    bare, ours, grpc = relaycpu.summary(outcomes)
+    assert bare["to_sockets"] == {"median": 1.0, "least": 1.0, "most": 1.0}
+    assert ours["cpu_s_per_gb"] == {"median": 5.0, "least": 4.0, "most": 6.0}
+    assert ours["to_sockets"] == {"median": 2.0, "least": 1.0, "most": 3.0}
+    assert grpc["to_sockets"] is None
+    _, cells = relaycpu.columns_and_cells([bare, ours, grpc])
+    assert cells[1][:4] == ["Chappe", "5.0", "4.00 - 6.00", "x 2.00"]
+    assert cells[2][-1] == "it did not finish"
 
 
 def test_a_failure_is_in_the_table_and_no_ratio() -> None:
