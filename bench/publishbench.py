@@ -4,7 +4,7 @@
      └─ start: a path of any size (sparse), tensors ─┘  └─ end: beside the disk's own ──┘
 
 Real daemons on loopback and the real publisher. A start is over when the origin has sent more than header and first
-page together can be. An end lies between two lines of the relay's log: its fetch is complete, the version is installed.
+page together can be. An end lies between two lines of the relay's log: all chunks are here, the version is installed.
 What the disk must do in between is measured right afterwards, by a plain program (`bench.diskalone`): a copy of the
 same bytes, written at the rate at which they came, made durable. Each end says how many bytes the relay read: a second
 pass over the files would show.
@@ -154,6 +154,11 @@ def _read_bytes(process: Process) -> int:
     return int(Path(f"/proc/{process.pid}/io").read_text().split("rchar:")[1].split()[0])
 
 
+def _complete(line: LogLine) -> bool:
+    """The parent's last word may come before or after the relay has begun to land: what is first counts."""
+    return line["event"] == "landing" or (line["event"] == "fetch_ended" and line.get("reason") == "complete")
+
+
 async def _end(directory: Path, snapshot: Path, size_bytes: int, limit: float, repeat: int) -> End:
     """A whole broadcast to one relay with a fresh store."""
     with tempfile.TemporaryDirectory(dir=directory) as base:
@@ -163,14 +168,13 @@ async def _end(directory: Path, snapshot: Path, size_bytes: int, limit: float, r
             (worker,) = fleet.workers.values()
             (name,) = fleet.workers
             publication = await publisher.publish(snapshot, version=1, payload="full", chains=1)
-            complete = await worker.logged(
-                lambda line: line["event"] == "fetch_ended" and line.get("reason") == "complete", END_TIMEOUT_S
-            )
+            await worker.logged(_complete, END_TIMEOUT_S)
             read_before, unwritten = _read_bytes(worker), unwritten_bytes(fleet.store(name))
             await publication.wait(1.0, timeout_s=END_TIMEOUT_S)
             landed = await worker.logged(lambda line: line["event"] == "landed")
             read = _read_bytes(worker) - read_before
             opened = await worker.logged(lambda line: line["event"] == "fetch_opened")
+            complete = await worker.logged(_complete)
         landing_s = _logged_s(landed) - _logged_s(complete)
         came_bytes_per_s = size_bytes / (_logged_s(complete) - _logged_s(opened))
         alone_s = await asyncio.to_thread(disk_s, Path(base), snapshot, came_bytes_per_s)

@@ -63,6 +63,7 @@ class Landings:
 
     async def land(self, order: Land) -> None:
         self.running.add(order.version)
+        log.info("landing", version=order.version, object_id=order.object_id)  # all chunks are here, the root is known
         event = await self._land(order)
         self.running.discard(order.version)
         self._on_event(event)
