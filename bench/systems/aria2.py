@@ -9,7 +9,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from bench.systems.common import Course, Field, Helper, Outcome, Payload, needs_program, program
+from bench.systems.common import Course, Field, Outcome, Payload
+from bench.systems.programs import Helper, needs_program, program
 from bench.systems.torrent import PORT, TRACKER_PORT, make_torrent, tracker_answer
 
 FLAGS = (

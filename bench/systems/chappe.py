@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.fleet import ShapedFleet, Worker
-from bench.systems.common import Course, Meter, Outcome, Payload, PeerError, identical_copies
+from bench.systems.common import Course, Outcome, Payload, identical_copies
+from bench.systems.metering import Meter
+from bench.systems.programs import PeerError
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,22 +2,15 @@
 
     trainer ──B0──▶ w1 .. wN        each system starts its programs there, is told to go, and says who has it when
 
-A helper program in a namespace speaks lines: it writes `ready`, is told to go by a line on its stdin, writes
-`done SECONDS` (CLOCK_MONOTONIC, which all processes share) and stays until its stdin ends, so that its CPU time can be
-read. Nothing is waited for by sleeping, with one exception: a listening port tells nobody that it is there.
+Nothing is waited for by sleeping, with one exception: a listening port tells nobody that it is there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import math
 import os
-import shutil
-import signal
-import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -31,15 +24,11 @@ from safetensors.numpy import save_file
 
 from bench.fleet import connect_within
 from bench.links import Link, Network
-from chappe.errors import ChappeError
+from bench.systems.metering import Meter
+from bench.systems.programs import START_TIMEOUT_S, Helper, PeerError, program
 
 FRACTIONS = (0.5, 0.9, 1.0)
-START_TIMEOUT_S = 60.0
 _POLL_S = 0.02
-
-
-class PeerError(ChappeError):
-    """A system of the comparison did not start or did not finish."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,66 +124,12 @@ class System(Protocol):
         """One broadcast on fresh hosts; `directory` is empty, and removed afterwards. Raises ChappeError."""
 
 
-def needs_program(program: str, package: str) -> str | None:
-    return None if shutil.which(program) else f"{program} is not installed (apt install {package})"
-
-
-def program(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        raise PeerError(f"{name} is not installed")
-    return found
-
-
-class Helper:
-    """A process in a host's namespace, and the lines that it writes."""
-
-    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path, stdin: int | None) -> None:
-        """`stdin` is the writing end of its stdin, which this object owns; None where it has none."""
-        self.name = name
-        self._process, self._log, self._stdin = process, log, stdin
-
-    async def line(self, word: str) -> list[str]:
-        """The words after `word` on the first line that begins with it. Raises PeerError when it ends before."""
-        assert self._process.stdout is not None
-        while raw := await self._process.stdout.readline():
-            words = raw.decode("utf-8", "replace").split()
-            if words and words[0] == word:
-                return words[1:]
-            if words and words[0] == "failed":
-                break
-        raise PeerError(f"{self.name} did not get to {word!r}:\n{self._log.read_text(errors='replace')[-400:]}")
-
-    def tell(self, text: str = "go") -> None:
-        assert self._stdin is not None
-        os.write(self._stdin, text.encode() + b"\n")
-
-    async def done_s(self) -> float:
-        """When it had everything, on CLOCK_MONOTONIC."""
-        return float((await self.line("done"))[0])
-
-    async def finish(self) -> None:
-        """Close its stdin and wait for its end."""
-        self.close()
-        async with asyncio.timeout(START_TIMEOUT_S):
-            await self._process.wait()
-
-    async def interrupt(self) -> None:
-        """Ctrl-C, and wait for its end."""
-        self._process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(START_TIMEOUT_S):
-            await self._process.wait()
-
-    def close(self) -> None:
-        """End its stdin."""
-        if self._stdin is not None:
-            os.close(self._stdin)
-            self._stdin = None
-
-    async def wait(self) -> None:
-        """Wait for its end."""
-        self.close()
-        await self._process.wait()
+def identical_copies(copies: Mapping[str, Path], workers: Sequence[str], payload: Payload) -> bool:
+    """Every worker has the payload, bit for bit. Says on stderr who has not."""
+    wrong = [n for n in workers if not copies[n].is_file() or sha256_of(copies[n]) != payload.sha256]
+    for name in wrong:
+        print(f"{name}: {copies[name]} is not the payload", file=sys.stderr)
+    return not wrong
 
 
 class Field:
@@ -305,57 +240,3 @@ class Field:
         identical = await asyncio.to_thread(identical_copies, copies, self.course.names, payload)
         detail = {"done_s": {name: round(at - start_s, 4) for name, at in sorted(done.items())}}
         return Outcome(system, times, source, cpu, identical, detail=detail)
-
-
-class Meter:
-    """CPU time and wire bytes of the hosts from when it is made until it is read."""
-
-    def __init__(self, network: Network, workers: Sequence[str]) -> None:
-        self._network, self._workers = network, workers
-        self._sent = wire_bytes_sent(network, "trainer")
-        self._sent_by = {name: network.hosts[name].counters()[0] for name in workers}
-        self._cpu = cpu_s_by_host(network)
-
-    def read(self, payload_bytes: int) -> tuple[int, float]:
-        """(bytes that the trainer sent, CPU seconds per 10^9 payload bytes on a relay)."""
-        cpu = cpu_s_by_host(self._network)
-        sent = wire_bytes_sent(self._network, "trainer") - self._sent
-        passed = {n: self._network.hosts[n].counters()[0] - self._sent_by[n] for n in self._workers}
-        relays = [n for n in self._workers if passed[n] >= payload_bytes / 2] or list(self._workers)
-        used = statistics.median(cpu[name] - self._cpu[name] for name in relays)
-        return sent, used / (payload_bytes / 1e9)
-
-
-def wire_bytes_sent(network: Network, host: str) -> int:
-    """What a shaped uplink has let through, as the shaper counts it: every frame with its headers.
-
-    The device's own counters take a segment that the kernel has not cut into frames yet for one frame.
-    """
-    command = [program("tc"), "-s", "-j", "-n", network.namespace(host), "qdisc", "show", "dev", "eth0", "root"]
-    shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return int(shown[0]["bytes"])
-
-
-def cpu_s_by_host(network: Network) -> dict[str, float]:
-    """User and system time of all processes in each namespace, those that have ended and were waited for included."""
-    inodes = {Path("/run/netns", network.namespace(name)).stat().st_ino: name for name in network.hosts}
-    ticks = dict.fromkeys(network.hosts, 0)
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            host = inodes.get((entry / "ns/net").stat().st_ino)
-            if host is not None:
-                values = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-                ticks[host] += sum(int(value) for value in values[11:15])
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # it has just ended
-    return {name: count / os.sysconf("SC_CLK_TCK") for name, count in ticks.items()}
-
-
-def identical_copies(copies: Mapping[str, Path], workers: Sequence[str], payload: Payload) -> bool:
-    """Every worker has the payload, bit for bit. Says on stderr who has not."""
-    wrong = [n for n in workers if not copies[n].is_file() or sha256_of(copies[n]) != payload.sha256]
-    for name in wrong:
-        print(f"{name}: {copies[name]} is not the payload", file=sys.stderr)
-    return not wrong

@@ -7,7 +7,8 @@ import json
 import time
 from pathlib import Path
 
-from bench.systems.common import Course, Field, Outcome, Payload, needs_program, program
+from bench.systems.common import Course, Field, Outcome, Payload
+from bench.systems.programs import needs_program, program
 
 PORT = 8080
 _CONFIG = """

@@ -11,7 +11,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.systems.common import Course, Field, Helper, Outcome, Payload, needs_program, program
+from bench.systems.common import Course, Field, Outcome, Payload
+from bench.systems.programs import Helper, needs_program, program
 
 PORT = 8730
 _CONFIG = """
