@@ -21,7 +21,11 @@ COMMANDS = {
         "Chappe's chains, Chappe's star and the floor over N workers (root, namespaces, tc).",
         "python -m bench chain-vs-star --b0 30mbit --workers 4 --workers 9 --repeats 1",
     ),
-    "clean": ("bench.clean:clean", "Remove network namespaces that crashed runs left behind.", "python -m bench clean"),
+    "clean": (
+        "bench.clean:clean",
+        "Remove network namespaces, processes and scratch directories that crashed runs left behind.",
+        "python -m bench clean",
+    ),
     "delta": ("bench.delta:delta", "The delta codec beside what others send.", "python -m bench delta --size 256MiB"),
     "delta-links": (
         "bench.deltalinks:delta_links",

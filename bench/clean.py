@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bench import links
+from bench import links, scratch
 
 
 def clean() -> int:
-    """Remove the namespaces, and the processes in them, whose makers are gone. What runs is left alone."""
-    removed = links.clean()
+    """Remove namespaces, the processes in them, and scratch directories whose makers are gone. What runs stays."""
+    removed = [*links.clean(), *map(str, scratch.clean())]
     for name in removed:
         print(name)
     if not removed:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from bench import scratch
 from bench.updates import Update
 from chappe.core.digest import XXH3_128
 from chappe.core.manifest import (
@@ -111,7 +112,7 @@ def _touch_memory(size_bytes: int) -> None:
 def _measure(base: Sharded, target: Sharded, directory: Path, link_bytes_per_s: float, repeat: int) -> Row:
     floors: list[float] = []
     runs: dict[str, list[Row]] = {"at_once": [], "paced": []}
-    with tempfile.TemporaryDirectory(dir=directory, prefix="chappe-bench-") as top:
+    with tempfile.TemporaryDirectory(dir=directory, prefix=scratch.prefix("delta")) as top:
         store = Path(top, "store")
         _land_base(store, base)
         version = 2

@@ -11,7 +11,6 @@ import json
 import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from bench import scratch
 from bench.curves import Curve, complete_s, longest_silence, rate, receiving_again_s
 from bench.faultcases import JOINER, Case, Chains, Line, Scene, rot_met
 from bench.fleet import Scraper, ShapedFleet, Worker, digests
@@ -122,7 +122,7 @@ class Sampler:
 async def run_case(case: Case | None, setup: Setup, keep: Path | None = None) -> Run:
     """Broadcast once; without a case nothing happens on the way. `keep` takes the daemons' logs."""
     run = Run(case.key if case else "undisturbed")
-    directory = Path(tempfile.mkdtemp(prefix="chappe-faults-"))
+    directory = scratch.make("faults")
     count = setup.workers - (1 if case and case.joins else 0)
     workers = [Worker(f"w{i}", setup.link) for i in range(1, count + 1)]
     try:

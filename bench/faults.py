@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from pydantic import field_validator
 from rich.console import Console
 from rich.table import Table
 
+from bench import scratch
 from bench.faultcases import CASES, Case
 from bench.faultrun import Run, Setup, run_case
 from bench.fleet import make_snapshot
@@ -121,7 +121,7 @@ class Report:
 async def _session(settings: FaultSettings, cases: Sequence[Case]) -> Report:
     link = Link(settings.rate, settings.rate)
     planned_s = settings.broadcast_s * settings.scale
-    directory = Path(tempfile.mkdtemp(prefix="chappe-faults-source-"))
+    directory = scratch.make("faults-source")
     try:
         snapshot = make_snapshot(directory / "model", round(GOODPUT * settings.rate * planned_s))
         payload = sum(path.stat().st_size for path in snapshot.rglob("*") if path.is_file())

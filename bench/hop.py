@@ -20,7 +20,7 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from bench import barehop
+from bench import barehop, scratch
 from bench.hopshow import BARE, show
 from bench.results import RESULTS, write_results
 from chappe.cli.localfleet import LocalFleet, RelaySpec, relay_specs
@@ -212,7 +212,7 @@ def hop(*, settings: Annotated[HopSettings, Flat] = _DEFAULTS) -> int:
     """Goodput, CPU and memory of relays on loopback, over TCP and gRPC, beside bare sockets; hashing; bare TCP."""
     if settings.repeats < 1 or settings.size < 1 << 20:
         raise UsageError("--repeats must be 1 or more, and --size at least 1MiB")
-    with tempfile.TemporaryDirectory(prefix="chappe-hop-", dir=settings.directory) as base:
+    with tempfile.TemporaryDirectory(prefix=scratch.prefix("hop"), dir=settings.directory) as base:
         runs, rates = asyncio.run(_measure(Path(base), settings.size, settings.repeats))
     rows = [asdict(run) for run in runs]
     show(rows, rates, settings.size)

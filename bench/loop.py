@@ -18,13 +18,13 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from bench import scratch
 from bench.fleet import COORDINATOR_PORT, DATA_PORT, ShapedFleet, Worker
 from bench.links import Link
 from bench.looplearner import WARM_UP
@@ -127,7 +127,7 @@ async def _fault(settings: LoopSettings) -> list[Run]:
 async def _fleet_runs(
     settings: LoopSettings, part: str, orders: Sequence[Run], workers: int, step_s: float
 ) -> list[Run]:
-    directory = Path(tempfile.mkdtemp(prefix="chappe-loop-", dir=settings.directory))
+    directory = scratch.make("loop", settings.directory)
     link = Link(settings.link, settings.link)
     names = [f"w{i}" for i in range(1, workers + 1)]
     group = 10 if part == "fault" else 8

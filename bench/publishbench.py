@@ -26,6 +26,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from bench import scratch
 from bench.diskalone import disk_s, unwritten_bytes
 from bench.fleet import make_snapshot
 from bench.hop import make_sparse_snapshot
@@ -91,7 +92,7 @@ def publish(*, settings: Annotated[PublishSettings, Flat] = _DEFAULTS) -> int:
 
 
 async def _measure(settings: PublishSettings) -> tuple[list[Start], list[End]]:
-    with tempfile.TemporaryDirectory(prefix="chappe-publish-", dir=settings.directory) as base:
+    with tempfile.TemporaryDirectory(prefix=scratch.prefix("publish"), dir=settings.directory) as base:
         directory = Path(base)
         snapshot = directory / "model.safetensors"
         starts: list[Start] = []

@@ -24,6 +24,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
+from bench import scratch
 from bench.hop import cpu_s, make_sparse_snapshot, rss_max_bytes
 from bench.results import RESULTS, write_results
 from bench.standins import RATE_BYTES_PER_S
@@ -116,7 +117,7 @@ async def _measure(settings: ScaleSettings) -> tuple[list[RelaysRun], list[Joins
     relays: list[RelaysRun] = []
     joins: list[JoinsRun] = []
     for _ in range(settings.repeats):
-        with tempfile.TemporaryDirectory(prefix="chappe-scale-", dir=settings.directory) as base:
+        with tempfile.TemporaryDirectory(prefix=scratch.prefix("scale"), dir=settings.directory) as base:
             if settings.relays:
                 relays.append(await relays_run(Path(base) / "r", settings))
                 print(relays[-1], file=sys.stderr, flush=True)

@@ -17,7 +17,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +28,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
+from bench import scratch
 from bench.fleet import Scraper, ShapedFleet, Worker
 from bench.hop import make_sparse_snapshot
 from bench.links import Link
@@ -159,7 +159,7 @@ def wan(*, settings: Annotated[WanSettings, Flat] = _DEFAULTS) -> int:
 
 
 async def _measure(settings: WanSettings, points: Sequence[tuple[float, float]]) -> list[Window]:
-    directory = Path(tempfile.mkdtemp(prefix="chappe-wan-", dir=settings.directory))
+    directory = scratch.make("wan", settings.directory)
     try:
         snapshot = directory / "model.safetensors"
         make_sparse_snapshot(snapshot, round(settings.rate * settings.window * _SPARE) + (8 << 20))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench import scratch
 from bench.links import unavailable_reason
 from bench.systems.common import Course, Outcome, Payload, System
 from chappe.errors import ChappeError, UsageError
@@ -26,7 +26,7 @@ async def rounds(
     """
     if (reason := unavailable_reason()) is not None:
         raise UsageError(reason)
-    directory = Path(tempfile.mkdtemp(prefix="chappe-peers-"))
+    directory = scratch.make("peers")
     outcomes = []
     slowest_bw = min(min(link.down_bytes_per_s or course.b0, course.b0) for link in course.links)
     slowest_up = min(link.up_bytes_per_s or course.b0 for link in course.links)

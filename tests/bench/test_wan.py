@@ -61,7 +61,7 @@ def test_a_window_too_short_to_say_anything_is_wrong_usage(capsys: pytest.Captur
 @pytest.mark.shaped
 @needs_links
 @pytest.mark.timeout(300)
-def test_a_short_run(tmp_path: Path) -> None:
+def test_short(tmp_path: Path) -> None:
     """It measures both and leaves nothing behind. (Its name is part of a socket's path, which may have 107 bytes.)"""
     output = tmp_path / "wan.json"
     arguments = ["--rtt", "20ms", "--loss", "0.001", "--window", "1s", "--repeats", "1", "--rate", "20mbit"]
