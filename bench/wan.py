@@ -300,6 +300,7 @@ def draw(results: dict[str, Any]) -> Any:
         panel.set_xticks(list(places), [f"{point['rtt_s'] * 1e3:g}" for point in mine])
         panel.set_title(f"loss {loss * 100:g} %")
         panel.set_xlabel("round trip, ms")
+    panels[0].set_ylim(top=panels[0].get_ylim()[1] * 1.06)  # room for the ratios; all panels have it
     panels[0].set_ylabel("goodput, Mbit/s")
     panels[0].legend(loc="lower left")
     return figure
