@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from chappe.hop import tcp_sockets
 from chappe.hop.tcp_receive import _fill, _lowat_bytes
-from chappe.hop.tcp_sockets import UNACKNOWLEDGED_BYTES_MAX, allow_unacknowledged, limit_pace
+from chappe.hop.tcp_sockets import UNACKNOWLEDGED_BYTES_MAX, allow_unacknowledged, limit_pace, shut_down
 
 
 @pytest.fixture
@@ -83,3 +85,38 @@ def test_all_of_a_body_is_read_in_whatever_pieces_it_comes(pair: tuple[socket.so
     pair[0].close()
     with pytest.raises(OSError, match="closed the data connection"):
         _fill(pair[1], memoryview(got)[:10], 1 << 20)
+
+
+class Racing(socket.socket):
+    """What comes between the look at the socket and the wait for it: half of the body, and the rest while it waits."""
+
+    def race(self, peer: socket.socket, body: bytes) -> None:
+        self.peer, self.body = peer, body
+        self.sending: threading.Thread | None = None
+
+    def recv_into(self, buffer: memoryview, nbytes: int = 0, flags: int = 0) -> int:
+        if flags & socket.MSG_DONTWAIT and self.sending is None:
+            half = len(self.body) // 2
+            self.peer.sendall(self.body[:half])
+            self.sending = threading.Thread(target=self.peer.sendall, args=(self.body[half:],))
+            self.sending.start()
+            raise BlockingIOError
+        return super().recv_into(buffer, nbytes, flags)
+
+
+def test_a_body_that_begins_to_come_in_the_wrong_moment_is_not_waited_for_twice(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    """The parent has nothing more to say for now: nobody would wake the thread."""
+    body = bytes(64 << 10)
+    got = bytearray(len(body))
+    racing = Racing(fileno=os.dup(pair[1].fileno()))
+    racing.race(pair[0], body)
+    with racing:
+        reading = threading.Thread(target=_fill, args=(racing, memoryview(got), 1 << 40), daemon=True)
+        reading.start()
+        reading.join(30)
+        stuck = reading.is_alive()
+        shut_down(pair[1])  # ends it in any case
+        reading.join(30)
+    assert not stuck

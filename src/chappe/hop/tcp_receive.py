@@ -15,6 +15,7 @@ the beginning: what waits to be read closes the window, which the kernel opens o
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 import threading
@@ -257,8 +258,13 @@ def _receive_much(connection: socket.socket, view: memoryview, lowat_bytes: int)
         return connection.recv_into(view, 0, socket.MSG_DONTWAIT)
     except BlockingIOError:
         pass
+    # Not by a `recv` that waits: it takes what comes before it does, and is then woken by as much again, which may be
+    # more than this parent has to send for now.
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowat_bytes)
     try:
-        return connection.recv_into(view)
+        waiting.poll()
     finally:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+    return connection.recv_into(view)
