@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import chainstar, hopshow, loopshow, peers, publishshow, relaycpu, unequal
+from bench import chainstar, deltalinks, hopshow, loopshow, peers, publishshow, relaycpu, unequal
 from chappe.units import format_rate, format_size
 
 Report = dict[str, Any]
@@ -39,6 +39,10 @@ def _chain_vs_star(report: Report) -> list[Table]:
         if (factor := chainstar.growth(rows, b0)) is not None
     ]
     return [Table(*chainstar.columns_and_cells(rows), "; ".join(notes) + "." if notes else "")]
+
+
+def _delta_links(report: Report) -> list[Table]:
+    return [Table(*deltalinks.columns_and_cells(report["summary"]))]
 
 
 def _peers(report: Report) -> list[Table]:
@@ -261,6 +265,12 @@ SECTIONS: dict[str, Section] = {
         "The real fleet machine over a fluid: as planned, and with segments moved to where they end sooner. `exact`: as"
         " declared; `half`: the best uplink carries half of it; `noise`: each carries between 0.6 and 1.2 of it.",
         _other,
+    ),
+    "delta-links": Section(
+        "A small delta over shaped links",
+        "To the heads of the chains it takes as long as it takes the publisher to compare, encode and hash it, too;"
+        " what the chains add behind them is what relaying costs.",
+        _delta_links,
     ),
     "delta": Section("Deltas", "The codec's payload and speed on one core, beside other formats.", _delta),
 }
