@@ -2,14 +2,13 @@
 
     limited   a hop whose parent is more than a second ahead of its child: the hop is what is slow, not its source
     end       of a limited hop: what the child lacks at its present pace; of any other one: its parent's end
-    offer     of a node, for one more hop: with limited hops below it they all share what it carries now; without any,
-              what is known of its uplink less what those that it has will need
+    offer     of a node that has everything, or of the origin, with no limited hop below it: what is known of its uplink
+              less what the hops that it has will need. Of anybody else: nothing
 
-A segment can go behind a tail, or between two neighbours: whoever comes behind it then is fed by the segment's tail, so
-that costs the one in front nothing where it has fed somebody all the time (the origin's slots among them).
+A segment can go behind a tail, or between two neighbours of whom the second has all of the stripe: nobody else loses by
+it. (To take from those who are on their way themselves gains more in a fluid, and lost time on real links.)
 
-    new end = latest of:  what the child lacks, at the offer and within its downlink       the new parent's own end
-                          those who wait for the new parent, too                           who comes behind it
+    new end = what the child lacks, at the offer and within its downlink
 
 Ends are in seconds from now. They count what workers say of themselves: see `rebalance` for what a lie can do.
 """
@@ -28,7 +27,6 @@ from chappe.core.placement import Placement
 from chappe.core.publication import Publication
 from chappe.core.rates import downlink, uplink
 from chappe.core.workers import Worker
-from chappe.planning.stripes import ACK_SHARE
 
 AHEAD_S, AHEAD_CHUNKS = 1.0, 2
 """By so much a parent is ahead of the child of a limited hop: a report is a second old."""
@@ -61,7 +59,6 @@ class Move:
     at: int
     end_s: float
     bytes_per_s: float
-    after: Hop | None
 
 
 class View:
@@ -120,6 +117,11 @@ class View:
         ]
         return sorted(limited, key=lambda hop: (-hop.end_s, hop.place.chain.stripe, hop.child))
 
+    def usual_s(self) -> float:
+        """The end of the middle one of all hops; those that have everything have ended."""
+        ends = sorted(hop.end_s for hop in self.hops.values())
+        return ends[len(ends) // 2] if ends else 0.0
+
     @property
     def progress(self) -> float:
         """The share of all that is to arrive that has."""
@@ -156,22 +158,18 @@ class View:
         known = downlink(worker, self._context.config.assumed_bytes_per_s, self._context.now).bytes_per_s
         return max(0.0, FULL_SHARE * known - self._receives(member))
 
-    def _offer(self, member: str, instead: Hop | None = None) -> tuple[float, float]:
-        """What its uplink would carry of one more hop, or of one instead of another (bytes per second), and when those
-        that wait for it would end then."""
+    def _offer(self, member: str) -> float:
+        """What its uplink would carry of one more hop, bytes per second."""
         worker = self._worker(member)
-        if worker is None or worker.demoted or not self._works(worker):
-            return 0.0, 0.0
+        whole = member == SOURCE or self._placement.holds_all(self.publication, member)
+        if worker is None or worker.demoted or not whole or not self._works(worker):
+            return 0.0
         hops = self._below.get(member, [])
-        waiting = [hop for hop in hops if hop.limited and self._room(hop.child) > 0]
-        if waiting:
-            count = len(waiting) + (instead not in waiting)
-            ends = [hop.end_s for hop in waiting if hop is not instead]
-            carries = self.chunk_bytes * sum(hop.per_s for hop in waiting)
-            return carries / count, max(ends, default=0.0) * count / len(waiting)
+        if any(hop.limited and self._room(hop.child) > 0 for hop in hops):
+            return 0.0
         known = uplink(worker, self._context.config.assumed_bytes_per_s, self._context.now).bytes_per_s
-        needed = sum(max(h.per_s, h.lacks / h.end_s if h.end_s > 0 else 0.0) for h in hops if h is not instead)
-        return max(0.0, known - self.chunk_bytes * needed - ACK_SHARE * self._receives(member)), 0.0
+        needed = sum(max(h.per_s, h.lacks / h.end_s if h.end_s > 0 else 0.0) for h in hops)
+        return max(0.0, known - self.chunk_bytes * needed)
 
     def best(self, hop: Hop, barred: Collection[str], within_s: float) -> Move | None:
         """Where the segment would end first, if that is before `within_s`. Nobody who is barred is its parent."""
@@ -198,21 +196,12 @@ class View:
         behind = onto.members[at] if at < len(onto.members) else None
         if not self._meet(parent, hop.child) or (behind is not None and not self._meet(tail, behind)):
             return None
-        after = None if behind is None else self.hops.get((stripe, behind))
-        if behind is not None and after is None:
-            return None  # nobody knows what it needs
-        offer, waiting_s = self._offer(parent, after)
-        rate = min(offer, self._room(hop.child) + size_bytes * hop.per_s)
+        if behind is not None and ((hop_behind := self.hops.get((stripe, behind))) is None or hop_behind.lacks > 0):
+            return None  # it is fed from here, or nobody knows
+        rate = min(self._offer(parent), self._room(hop.child) + size_bytes * hop.per_s)
         if rate <= 0:
             return None
-        own = self.hops.get((stripe, parent))
-        end_s = max(MOVE_S + hop.lacks * size_bytes / rate, waiting_s, own.end_s if own is not None else 0.0)
-        if after is not None and after.lacks > 0:
-            offer, waiting_s = self._offer(tail)
-            if offer <= 0:
-                return None
-            end_s = max(end_s, waiting_s, MOVE_S + after.lacks * size_bytes / offer)
-        return Move(hop, parent, onto, at, end_s, rate, after)
+        return Move(hop, parent, onto, at, MOVE_S + hop.lacks * size_bytes / rate, rate)
 
     def _meet(self, parent: str, child: str) -> bool:
         """One of the two can dial the other."""

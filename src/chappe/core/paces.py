@@ -13,9 +13,9 @@ from chappe.core.publication import Publication
 from chappe.core.stripemap import StripeMap
 from chappe.core.workers import Worker
 
-WINDOW_S = 3.0
+WINDOW_S = 5.0
 """Longer, and a change is seen late; shorter, and a stripe of a chunk a second says nothing."""
-KNOWN_S = 0.9
+KNOWN_S = 1.9
 SILENT_S = 3.5
 
 

@@ -1,8 +1,8 @@
-"""Idle uplinks serve laggards: a segment that would end last in its stripe is moved to where it ends sooner.
+"""Idle uplinks serve laggards: a segment that would end last is moved behind somebody who has everything already.
 
 A striped plan is as good as the rates that it was made of. Once a second, while holdings are told:
 
-    the limited hop with the latest end (`laggards`) ──▶ the place in its stripe where its segment would end first
+    the limited hop with the latest end, far from the usual one ──▶ the place in its stripe where it would end first
           ──▶ moved, if that is sooner by more than `WORTH_S`, by `WORTH_SHARE` of the broadcast, and if what is sent
               twice by it is still within `TWICE_SHARE` of all that is sent
 
@@ -42,7 +42,9 @@ from chappe.core.workers import Worker
 
 KEY = "rebalance"
 LOOK_S = 1.0
-WORTH_S, WORTH_SHARE = 1.5, 0.05
+WORTH_S, WORTH_SHARE = 2.0, 0.1
+LATE = 1.3
+"""Times what the middle one of all hops has left: streams that share links differ by as much without a reason."""
 COOL_S = 6.0
 MOVES_MAX = 4
 LATE_MAX = 16
@@ -139,10 +141,11 @@ class Rebalance:
 
     def _best(self, kept: _Kept, view: View, touched: set[str]) -> Move | None:
         elapsed_s = self._context.now - view.publication.started_s
+        usual_s = view.usual_s()
         tried, parents, children = 0, kept.barred(0) | touched, kept.barred(1)
         for hop in view.late():
             worth_s = max(WORTH_S, WORTH_SHARE * (elapsed_s + min(hop.end_s, elapsed_s)))
-            if hop.end_s <= worth_s + MOVE_S or tried >= LATE_MAX:
+            if hop.end_s <= max(LATE * usual_s, MOVE_S) + worth_s or tried >= LATE_MAX:
                 return None
             if self._cool(kept, hop) or hop.parent in touched or hop.child in children:
                 continue
@@ -158,8 +161,7 @@ class Rebalance:
 
     @staticmethod
     def _twice_bytes(view: View, move: Move) -> float:
-        hops = [move.hop] if move.after is None or move.after.lacks == 0 else [move.hop, move.after]
-        return sum(min(IN_FLIGHT_BYTES, hop.per_s * view.chunk_bytes) + view.chunk_bytes / 2 for hop in hops)
+        return min(IN_FLIGHT_BYTES, move.hop.per_s * view.chunk_bytes) + view.chunk_bytes / 2
 
     def _affordable(self, kept: _Kept, view: View, move: Move) -> bool:
         publication = view.publication
