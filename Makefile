@@ -36,7 +36,7 @@ test: $(VENV)/.test ## Run the tests
 soak: $(VENV)/.test ## Run the tests that take minutes
 	$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
 
-bench: $(VENV)/.bench ## Short forms of all measurements, then bench/RESULTS.md (root: shaped links)
+bench: $(VENV)/.bench $(VENV)/.torch ## Short forms of all measurements, then bench/RESULTS.md (root: shaped links)
 	$(BIN)/python -m bench all --short $(BENCH_ARGS)
 
 lint: $(VENV)/.dev ## ruff: lint and format

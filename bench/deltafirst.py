@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from bench import scratch
 from bench.updates import Update
 from chappe.cli.localfleet import LocalFleet, RelaySpec
 from chappe.cli.process import Process
@@ -28,7 +29,7 @@ _POLL_S = 0.002  # of a counter: there is no event to wait for
 
 def first_bytes(update: Update, memory: Path) -> list[Row]:
     """`update` is of one of the shards that a snapshot has."""
-    with tempfile.TemporaryDirectory(dir=memory, prefix="chappe-bench-") as folder:
+    with tempfile.TemporaryDirectory(dir=memory, prefix=scratch.prefix("delta")) as folder:
         return asyncio.run(_measure(update, Path(folder)))
 
 

@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.numpy import save_file
 
+from bench import scratch
 from bench.fleet import ShapedFleet, Worker
 from bench.links import Link
 from bench.results import RESULTS, write_results
@@ -74,7 +75,7 @@ def delta_links(
 async def _measure(settings: DeltaLinksSettings, json: bool) -> int:
     runs: list[Row] = []
     for bw in settings.bw:
-        with tempfile.TemporaryDirectory(prefix="chappe-dl-", dir=settings.directory) as name:
+        with tempfile.TemporaryDirectory(prefix=scratch.prefix("dl"), dir=settings.directory) as name:
             runs += await _fleet(settings, bw, Path(name))
     parameters = settings.model_dump(mode="json", exclude={"directory", "output"})
     rows = summary(runs)

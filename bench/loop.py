@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,6 +88,8 @@ def loop(*, settings: Annotated[LoopSettings, Flat] = _DEFAULTS) -> int:
         raise UsageError(f"--only {min(unknown)}: the parts are {', '.join(PARTS)}")
     if settings.batch % 8 or settings.periods <= WARM_UP or settings.steps < 1:
         raise UsageError(f"--batch is a multiple of 8, --periods more than {WARM_UP}, --steps at least 1")
+    if find_spec("torch") is None:
+        raise UsageError("the learner trains with torch, which is not installed (pip install '.[torch]')")
     if settings.short:
         settings = settings.model_copy(update={"periods": WARM_UP + 2, "steps": 20})
     parameters = settings.model_dump(mode="json", exclude={"output", "directory", "only", "add", "short"})

@@ -20,6 +20,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -101,7 +102,7 @@ async def _measure(settings: PublishSettings) -> tuple[list[Start], list[End]]:
                 make_sparse_snapshot(snapshot, size)
                 starts += [await _start(fleet, "path", snapshot, size, repeat) for repeat in range(settings.repeats)]
             for size in settings.tensors:
-                for kind in ("numpy", "torch"):
+                for kind in _kinds():
                     state = _state_dict(kind, size)
                     starts += [await _start(fleet, kind, state, size, repeat) for repeat in range(settings.repeats)]
                     del state
@@ -112,6 +113,14 @@ async def _measure(settings: PublishSettings) -> tuple[list[Start], list[End]]:
             for limit in settings.limits:
                 ends += [await _end(directory, snapshot, size, limit, repeat) for repeat in range(settings.repeats)]
         return starts, ends
+
+
+def _kinds() -> tuple[str, ...]:
+    """Of state dicts."""
+    if find_spec("torch"):
+        return ("numpy", "torch")
+    print("torch's tensors: left out, torch is not installed (pip install '.[torch]')", file=sys.stderr)
+    return ("numpy",)
 
 
 def _state_dict(kind: str, size_bytes: int) -> Mapping[str, Any]:

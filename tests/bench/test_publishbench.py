@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import publishbench
 from bench.__main__ import main
 from bench.diskalone import disk_s, unwritten_bytes
 from bench.publishshow import End, Start, draw, summary
@@ -57,6 +58,16 @@ def test_sizes_too_small_to_measure_are_wrong_usage(capsys: pytest.CaptureFixtur
         main(["publish", "--paths", "1kB"])
     assert end.value.code == 2
     assert "--paths" in capsys.readouterr().err
+
+
+def test_without_torch_its_tensors_are_left_out_and_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(publishbench, "find_spec", lambda name: None)
+    assert publishbench._kinds() == ("numpy",)
+    assert "torch is not installed" in capsys.readouterr().err
+    monkeypatch.setattr(publishbench, "find_spec", lambda name: object())
+    assert publishbench._kinds() == ("numpy", "torch")
 
 
 @pytest.mark.soak
