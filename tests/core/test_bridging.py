@@ -34,7 +34,7 @@ def test_what_can_be_mended_is(case: tuple[Layout, set[str], bool]) -> None:
     layout, undialable, able = case
     before = copy.deepcopy(layout)
     was_lost = lost(before, undialable, able)
-    near, moved = mend(layout, undialable, source_dialable=able, usable=lambda chain: bool(chain.members))
+    near, moved = mend(layout, 0, undialable, source_dialable=able, usable=lambda chain: bool(chain.members))
     assert sorted(layout.workers()) == sorted(before.workers())
     assert set(moved) <= set(was_lost)
     left = lost(layout, undialable, able)
@@ -51,7 +51,7 @@ def test_what_can_be_mended_is(case: tuple[Layout, set[str], bool]) -> None:
 
 def test_the_own_tail_comes_first() -> None:
     layout = Layout([Chain(0, 0, ["a", "x", "y", "b"]), Chain(0, 1, ["c"])])
-    near, moved = mend(layout, {"x", "y"}, source_dialable=True, usable=lambda chain: True)
+    near, moved = mend(layout, 0, {"x", "y"}, source_dialable=True, usable=lambda chain: True)
     assert moved == ["y"]
     assert [chain.members for chain in layout.chains] == [["a", "x", "b", "y"], ["c"]]
     assert {"x", "b", "y"} <= near
@@ -59,7 +59,7 @@ def test_the_own_tail_comes_first() -> None:
 
 def test_without_a_dialable_source_they_stand_behind_those_who_are() -> None:
     layout = Layout([Chain(0, 0, ["x"]), Chain(0, 1, ["a"])])
-    near, moved = mend(layout, {"x"}, source_dialable=False, usable=lambda chain: bool(chain.members))
+    near, moved = mend(layout, 0, {"x"}, source_dialable=False, usable=lambda chain: bool(chain.members))
     assert moved == ["x"]
     assert [chain.members for chain in layout.chains] == [[], ["a", "x"]]
     assert SOURCE in near
@@ -67,17 +67,17 @@ def test_without_a_dialable_source_they_stand_behind_those_who_are() -> None:
 
 def test_who_has_everything_gives_way_to_who_waits() -> None:
     layout, undialable = Layout([Chain(0, 0, ["a", "x", "y"])]), {"x", "y"}
-    assert mend(layout, undialable, source_dialable=False, usable=lambda chain: True)[1] == []
-    near, moved = mend(layout, undialable, source_dialable=False, usable=lambda chain: True, served={"x"})
+    assert mend(layout, 0, undialable, source_dialable=False, usable=lambda chain: True)[1] == []
+    near, moved = mend(layout, 0, undialable, source_dialable=False, usable=lambda chain: True, served={"x"})
     assert moved == ["y"]
     assert layout.chains[0].members == ["a", "y", "x"]
     assert {"a", "x", "y"} <= near
     layout = Layout([Chain(0, 0, ["x", "y"])])
-    assert mend(layout, undialable, source_dialable=True, usable=lambda chain: True, served={"x"})[1] == ["y"]
+    assert mend(layout, 0, undialable, source_dialable=True, usable=lambda chain: True, served={"x"})[1] == ["y"]
     assert layout.chains[0].members == ["y", "x"]
 
 
 def test_two_that_cannot_be_helped_stay() -> None:
     layout = Layout([Chain(0, 0, ["x", "y"])])
-    assert mend(layout, {"x", "y"}, source_dialable=False, usable=lambda chain: True)[1] == []
+    assert mend(layout, 0, {"x", "y"}, source_dialable=False, usable=lambda chain: True)[1] == []
     assert layout.chains[0].members == ["x", "y"]

@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 
 from chappe.core import events as ev
-from chappe.core.chain import SOURCE
+from chappe.core.bridging import mend
+from chappe.core.chain import SOURCE, Chain, Layout
+from chappe.core.feeding import served
+from chappe.core.links import SUCCESS_SHARE
 from chappe.core.publication import Publication
 from chappe.core.reasons import ParentLossReason
+from chappe.core.state import FleetState
+from chappe.core.stripemap import StripeMap
+from chappe.core.workers import Worker
 from tests.core.test_fleet_random import Storm
 
 
@@ -159,3 +165,41 @@ def test_equal_links_get_plain_chains_all_the_same() -> None:
     storm.do_publish()
     (publication,) = storm.fleet.state.publications.values()
     assert publication.stripes.plain
+
+
+def test_a_death_is_one_failure_in_however_many_stripes() -> None:
+    storm = laid()
+    (publication,) = storm.fleet.state.publications.values()
+    dead = max(storm.relays, key=lambda node: passes_on(publication, node.worker_id))
+    assert passes_on(publication, dead.worker_id) >= 2
+    assert dead.session is not None
+    worker = storm.fleet.state.workers[dead.worker_id]
+    before = worker.links.success_rate(storm.now)
+    storm.tell(ev.SessionLost(dead.worker_id, dead.session))
+    for _ in range(6):
+        storm.now += 1.0
+        for node in storm.relays:
+            if node is not dead and node.session is not None:
+                storm.tell(ev.Heard(node.worker_id, node.session))
+        storm.tell(ev.Tick())
+    assert dead.worker_id not in publication.layout
+    assert worker.links.success_rate(storm.now) == pytest.approx((1 - SUCCESS_SHARE) * before, rel=0.05)
+
+
+def test_who_has_its_stripe_gives_way_in_it_to_somebody_else_who_cannot_be_dialled() -> None:
+    """Others wait in each stripe: with whole objects only nobody would ever be done, and all would wait for ever."""
+    stripes = StripeMap((1, 1))
+    layout = Layout([Chain(0, 0, ["d", "x", "y"]), Chain(1, 0, ["d", "y", "x"])])
+    publication = Publication("obj", 1, "id-o", 1.0, ev.Topology.STRIPED, 0, 1, 4, 0.0)
+    publication.layout, publication.stripes = layout, stripes
+    state = FleetState()
+    for worker_id, held in {"x": ((0, 1), (2, 3)), "y": ((1, 2), (3, 4))}.items():
+        worker = Worker(worker_id, ev.Role.RELAY, worker_id, 1, "a:1", session=1)
+        worker.holdings["obj"] = ev.Holding("obj", ev.ObjectState.RECEIVING, chunks=held, chunks_total=4)
+        state.workers[worker_id] = worker
+    for stripe, has, lacks in ((0, "x", "y"), (1, "y", "x")):
+        assert served(state, publication, stripe, ["x", "y"]) == {has}
+        near, moved = mend(layout, stripe, {"x", "y"}, source_dialable=False, usable=bool, served={has})
+        assert moved == [lacks]
+        assert lacks in near
+        assert layout.of_stripe(stripe)[0].members == ["d", lacks, has]

@@ -31,6 +31,7 @@ def test_every_chunk_is_in_one_stripe_and_that_is_its_patterns(stripes: StripeMa
     assert sorted(owners) == list(range(total))
     assert sum(len(members(stripes, s, total)) for s in range(len(stripes.weights))) == total
     assert all(owners[c] == owner(stripes, c) for c in owners)
+    assert all(stripes.stripe_of(c) == owner(stripes, c) for c in owners)
 
 
 @given(maps)

@@ -3,7 +3,8 @@
 Pure over a layout. A host that cannot be dialled may stand behind one that can (it dials) and in front of one that can
 (it pushes); two of them cannot talk. The lower one of such a pair moves to the nearest place where both its neighbours
 can be dialled: the tail of its own chain first, then other tails, then places further in. Without one it stays, until
-somebody has the whole object: who needs nothing any more needs no hop (`served`), and gives way to whoever waits.
+somebody has the whole stripe: who needs nothing any more needs no hop (`served`), and gives way to whoever waits. It is
+not the whole object that counts: in each stripe others may wait, and then nobody would ever have all of them.
 """
 
 from __future__ import annotations
@@ -39,16 +40,17 @@ def spots(chain: Chain, undialable: Set[str], *, source_dialable: bool, served: 
 
 def mend(
     layout: Layout,
+    stripe: int,
     undialable: Set[str],
     *,
     source_dialable: bool,
     usable: Callable[[Chain], bool],
     served: Set[str] = NOBODY,
 ) -> tuple[set[str], list[str]]:
-    """Move whoever is cut off and can be helped. Returns whose edges may differ, and who has moved."""
+    """Move whoever is cut off and can be helped, in one stripe. Returns whose edges may differ, and who has moved."""
     near: set[str] = set()
     moved: list[str] = []
-    for chain in layout.chains:
+    for chain in layout.of_stripe(stripe):
         position = 0
         while position < len(chain.members):
             worker_id = chain.members[position]

@@ -9,6 +9,8 @@ re-root a chain without a source is turned so that a member that holds everythin
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from chappe.core.bridging import cut_off, mend
 from chappe.core.chain import Chain, Layout
 from chappe.core.context import Context
@@ -18,6 +20,13 @@ from chappe.core.reasons import RebuildReason
 from chappe.core.state import FleetState
 
 WAITS = "waits for its publisher: no relay that is here holds the whole object"
+
+
+def served(state: FleetState, publication: Publication, stripe: int, among: Iterable[str]) -> set[str]:
+    """Who of these is here and needs nothing of this stripe any more."""
+    object_id, stripes = publication.object_id, publication.stripes
+    workers = [state.workers[worker_id] for worker_id in among if worker_id in state.workers]
+    return {worker.worker_id for worker in workers if worker.holds_stripe(object_id, stripes, stripe)}
 
 
 class Feeding:
@@ -83,18 +92,26 @@ class Feeding:
             self._context.touch(publication, near)
 
     def _bridge(self, publication: Publication) -> set[str]:
+        near: set[str] = set()
+        for stripe in publication.layout.stripes:
+            near |= self._bridge_in(publication, stripe)
+        return near
+
+    def _bridge_in(self, publication: Publication, stripe: int) -> set[str]:
         near, moved = mend(
             publication.layout,
+            stripe,
             self._context.undialable,
             source_dialable=publication.origin_id not in self._context.undialable,
             usable=lambda chain: self.fed(publication, chain) and bool(chain.members),
-            served={m for m in self._context.undialable if self.holds_all(publication, m)},
+            served=served(self._context.state, publication, stripe, self._context.undialable),
         )
-        for chain in publication.layout.chains:
+        for chain in publication.layout.of_stripe(stripe):
             near |= self._stand_between(publication, chain)
         reason = RebuildReason.UNDIALABLE.value
         for worker_id in moved:
-            place = publication.layout.places(worker_id)[0]
+            place = publication.layout.place(stripe, worker_id)
+            assert place is not None
             above = publication.layout.ancestors(place, 1)
             parent = self._context.name((above[0] if above else "") or publication.origin_id)
             publication.members[worker_id].why = f"cannot be dialled: behind {parent}, which can"
@@ -117,11 +134,11 @@ class Feeding:
         place here yet."""
         undialable = self._context.undialable
         able = publication.origin_id not in undialable
-        served = {m for m in undialable if self.holds_all(publication, m)}
+        done = served(self._context.state, publication, chain.stripe, undialable)
         near: set[str] = set()
         for worker_id in list(chain.members):
             at = chain.members.index(worker_id)
-            if cut_off(chain, at, undialable, source_dialable=able, served=served):
+            if cut_off(chain, at, undialable, source_dialable=able, served=done):
                 near |= self.recruit(publication, chain, at)
         return near
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from chappe.core.bridging import cut_off, spots
 from chappe.core.chain import Chain
 from chappe.core.effects import Assign, Edge, Effect, PersistEpoch
+from chappe.core.feeding import served as served_in
 from chappe.core.fleet import Fleet
 from chappe.core.publication import Phase, Publication
 
@@ -184,10 +185,11 @@ def _dialling(fleet: Fleet, publication: Publication) -> list[str]:
     if not undialable or not publication.active:
         return []
     able = publication.origin_id not in undialable
-    served = {u for u in undialable if fleet.state.workers[u].holds_all(publication.object_id)}
     absent = {u for u in undialable if not fleet.state.workers[u].connected}
     found: list[str] = []
+    of_stripe = {s: served_in(fleet.state, publication, s, undialable) for s in publication.layout.stripes}
     for chain in publication.layout.chains:
+        served = of_stripe[chain.stripe]
         for i, member in enumerate(chain.members):
             if not cut_off(chain, i, undialable, source_dialable=able, served=served | absent):
                 continue

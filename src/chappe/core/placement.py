@@ -137,9 +137,10 @@ class Placement(Feeding):
         for place in layout.places(worker.worker_id):
             child = layout.child(place)
             if child is not None:
+                if not moved:  # one failure, in however many stripes
+                    self._note_failure(worker, reason)
                 moved.append((publication.object_id, place.chain.stripe, child))
                 self._rebuilt(publication, place, reason, child)
-                self._note_failure(worker, reason)
             near |= layout.remove_from(place.chain, worker.worker_id)
             publication.edges.forget(place.chain.stripe, worker.worker_id)
         member = publication.members.get(worker.worker_id)

@@ -69,6 +69,14 @@ _ENDINGS = {
 }
 
 
+def _stripes_held(publication: Publication, holding: Holding) -> list[bool]:
+    """Of which stripes it holds all."""
+    stripes, total = publication.stripes, holding.chunks_total
+    if stripes.plain or total is None:
+        return []
+    return [not stripes.lacks(stripe, holding.chunks, total) for stripe in range(len(stripes.weights))]
+
+
 class Progress:
     def __init__(self, context: Context, placement: Placement, lanes: Lanes) -> None:
         self._context = context
@@ -102,6 +110,8 @@ class Progress:
         self._context.changed[publication.object_id] = None
         if before is None or before.state is not holding.state or is_complete(before) is not is_complete(holding):
             return publication  # also when a copy has rotted: what it fed needs another source
+        if worker.dialable is False and _stripes_held(publication, holding) != _stripes_held(publication, before):
+            return publication  # it may give way to somebody else who cannot be dialled
         return None
 
     def _publication_of(self, holding: Holding) -> Publication | None:

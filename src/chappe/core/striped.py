@@ -49,13 +49,14 @@ def hop_bytes_per_s(publication: Publication, stripe: int) -> float:
 
 
 def sends_bytes_per_s(publication: Publication, worker_id: str) -> float:
-    """What a worker's uplink carries by its places: stripes that it passes on, and ACKs for all that it receives."""
-    layout = publication.layout
+    """What a worker's uplink carries by its places: stripes that it passes on to somebody who lacks something, and ACKs
+    for all that it receives."""
+    layout, members = publication.layout, publication.members
     whole = publication.stripe_bytes_per_s * sum(publication.stripes.weights)
     passed = sum(
         hop_bytes_per_s(publication, place.chain.stripe)
         for place in layout.places(worker_id)
-        if layout.child(place) is not None
+        if (child := layout.child(place)) is not None and (child not in members or members[child].level == 0)
     )
     return passed + ACK_SHARE * whole
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from chappe.core.ranges import Range, RangeSet
 
@@ -49,18 +50,13 @@ class StripeMap:
     def plain(self) -> bool:
         return len(self.weights) == 1
 
-    def pattern(self) -> list[int]:
+    def pattern(self) -> tuple[int, ...]:
         """One period, a stripe for each run."""
-        whole = sum(self.weights)
-        credit = [0] * len(self.weights)
-        runs: list[int] = []
-        for _ in range(whole):
-            for stripe, weight in enumerate(self.weights):
-                credit[stripe] += weight
-            chosen = max(range(len(credit)), key=lambda s: (credit[s], -s))
-            credit[chosen] -= whole
-            runs.append(chosen)
-        return runs
+        return _pattern(self.weights)
+
+    def stripe_of(self, chunk: int) -> int:
+        pattern = _pattern(self.weights)
+        return pattern[chunk // self.run % len(pattern)]
 
     def within(self, stripe: int, ranges: Iterable[Range], total: int) -> Iterator[Range]:
         """What belongs to the stripe, of these ranges (sorted, disjoint, possibly with an open end), below `total`."""
@@ -110,6 +106,20 @@ class StripeMap:
 
 
 PLAIN = StripeMap()
+
+
+@lru_cache(maxsize=64)
+def _pattern(weights: tuple[int, ...]) -> tuple[int, ...]:
+    whole = sum(weights)
+    credit = [0] * len(weights)
+    runs: list[int] = []
+    for _ in range(whole):
+        for stripe, weight in enumerate(weights):
+            credit[stripe] += weight
+        chosen = max(range(len(credit)), key=lambda s: (credit[s], -s))
+        credit[chosen] -= whole
+        runs.append(chosen)
+    return tuple(runs)
 
 
 def _gaps(held: Sequence[Range], total: int) -> Iterator[Range]:

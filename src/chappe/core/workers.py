@@ -15,6 +15,7 @@ from typing import Any
 from chappe.core.effects import PeerRef
 from chappe.core.events import HeldEdge, Holding, ObjectState, Role
 from chappe.core.links import Demotion, Links
+from chappe.core.stripemap import StripeMap
 
 COMPLETE_STATES = frozenset({ObjectState.RECEIVED, ObjectState.VERIFIED, ObjectState.INSTALLED})
 
@@ -80,6 +81,13 @@ class Worker:
         """The worker is there and has every chunk of the object, so that it can feed others without a source."""
         holding = self.holdings.get(object_id)
         return self.connected and holding is not None and is_complete(holding)
+
+    def holds_stripe(self, object_id: str, stripes: StripeMap, stripe: int) -> bool:
+        """It is there and has every chunk of the stripe."""
+        holding = self.holdings.get(object_id)
+        if stripes.plain or holding is None or holding.chunks_total is None or not self.connected:
+            return self.holds_all(object_id)
+        return is_complete(holding) or not stripes.lacks(stripe, holding.chunks, holding.chunks_total)
 
     def note_versions(self, holding: Holding) -> bool:
         """Take newest versions from a landed holding; True when something is news."""

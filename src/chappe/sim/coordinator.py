@@ -149,6 +149,7 @@ class Coordinator:
                 self.world.note("coordinator", f"{effect.event} {effect.reason}", effect.fields)
                 self.world.checks.slowness.decided(effect)
                 self.world.checks.lanes.decided(effect)
+                self.world.checks.stripes.decided(effect)
         if self.world.config.persist:
             self._write(effects)
         self.world.checks.fleet_moved(event, effects)

@@ -13,10 +13,15 @@ from typing import TYPE_CHECKING
 
 from chappe.core.manifest import CHUNKS_PER_PAGE
 from chappe.core.ranges import Range, RangeSet
+from chappe.core.stripemap import PLAIN, StripeMap
 
 if TYPE_CHECKING:
     from chappe.sim.flow import Stream
     from chappe.sim.tracks import Track
+
+
+WHOLE = -1
+"""In the place of a stripe: all of them, as a publisher hashes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +68,12 @@ class Copy:
     arrived: dict[int, int] = field(default_factory=dict)
     at_rest: dict[int, int] = field(default_factory=dict)
     rotted: set[int] = field(default_factory=set)  # by a fault, after they had arrived whole
-    track: Track | None = None  # what is coming in now
-    upstream: Copy | None = None  # where it comes from
+    stripes: StripeMap = PLAIN  # of what is coming in
+    tracks: dict[int, Track] = field(default_factory=dict)  # what is coming in now, by stripe
+    upstreams: dict[int, Copy] = field(default_factory=dict)  # where it comes from
     children: list[Stream] = field(default_factory=list)
     forged: int | None = None  # a chunk that will come with a page that is wrong in the same way
+    false_page: tuple[int, int] | None = None  # a chunk, and the stripe in which its page will come false
     version: int = 0  # it has landed as
     applied: bool = False  # of a delta: the full object has been made out of it
     told: tuple[int, bool] = (0, False)  # chunks and header, as last reported
@@ -77,20 +84,40 @@ class Copy:
 
     def settle(self, now: float) -> None:
         """Take in what has come by now."""
-        if self.track is not None:
-            self.track.settle(now)
+        for track in list(self.tracks.values()):
+            track.settle(now)
 
-    def store(self, ranges: list[Range], source: Copy | None) -> None:
-        """Chunks that came from `source` (None: nothing there can be false) and were found to match their pages."""
+    def track(self, stripe: int) -> Track | None:
+        """On which chunks of this stripe are coming in."""
+        return self.tracks.get(stripe) or self.tracks.get(WHOLE)
+
+    def store(self, ranges: list[Range], source: Copy | None, stripe: int = WHOLE) -> int:
+        """Chunks that came from `source` (None: nothing there can be false) and were found to match their pages.
+        Returns how many are new."""
+        before = len(self.held)
         for start, stop in ranges:
             if source is not None:
                 self._store_odd(start, stop, source)
+            if self.false_page is not None:
+                self._false_page(stop, stripe)
             if self.forged is not None and start <= self.forged < stop:
                 for tags in (self.page_tags, self.arrived, self.at_rest):
                     tags[self.forged] = 1
                 self.forged = None
             self.held.add(start, stop)
             self.pages_upto = max(self.pages_upto, _page_end(stop))
+        return len(self.held) - before
+
+    def _false_page(self, stop: int, stripe: int) -> None:
+        """A page is believed whoever brings it first."""
+        assert self.false_page is not None
+        chunk, liar = self.false_page
+        if self.pages_upto <= chunk < _page_end(stop):
+            self.false_page = None
+            if stripe == liar:
+                self.page_tags[chunk] = 1
+            elif self.forged == chunk:
+                self.forged = None
 
     def _store_odd(self, start: int, stop: int, source: Copy) -> None:
         for chunk in source.odd():
@@ -107,19 +134,26 @@ class Copy:
 
     # Transfers settle when somebody looks: what is not here yet is looked up where it comes from.
 
-    def _sources(self) -> Iterator[Copy]:
-        """This copy, the one it is fed from, and so on; each once, for streams may go round in a circle for a while."""
+    def _sources(self, chunk: int) -> Iterator[Copy]:
+        """This copy, the one that this chunk comes from, and so on; each once, for streams may go round in a circle for
+        a while."""
         seen: list[Copy] = []
         node: Copy | None = self
         while node is not None and not any(node is other for other in seen):
             seen.append(node)
             yield node
-            node = node.upstream
+            node = node.upstreams.get(node.stripes.stripe_of(chunk))
+
+    def _all_sources(self) -> list[Copy]:
+        found: list[Copy] = [self]
+        for node in found:  # grows meanwhile
+            found += [up for up in node.upstreams.values() if not any(up is other for other in found)]
+        return found
 
     def odd(self) -> set[int]:
         """Chunks of which something is written down, here or where they come from."""
         found: set[int] = set()
-        for node in self._sources():
+        for node in self._all_sources():
             found.update(node.page_tags, node.at_rest)
             if node.forged is not None:
                 found.add(node.forged)
@@ -128,7 +162,7 @@ class Copy:
     def content(self, chunk: int) -> int:
         """Of a chunk that is here or will be."""
         content = 0
-        for node in self._sources():
+        for node in self._sources(chunk):
             if chunk == node.forged:
                 return 1
             content = node.at_rest.get(chunk, 0)
@@ -139,7 +173,7 @@ class Copy:
     def page(self, chunk: int) -> int:
         """What its page says of it, or will."""
         tag = 0
-        for node in self._sources():
+        for node in self._sources(chunk):
             if chunk == node.forged:
                 return 1
             tag = node.page_tags.get(chunk, 0)

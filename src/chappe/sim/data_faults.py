@@ -58,6 +58,8 @@ def forge(v: Victims) -> float | None:
         return None
     a, b = left[-1]
     copy.forged = v.random.randrange(max(a, copy.pages_upto), b)
+    if not stream.stripes.plain:
+        copy.false_page = (copy.forged, stream.stripe)
     v.world.forged = True
     v.world.content_changed()
     return v.agenda.now

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from chappe.sim import data_faults, lane_faults, link_faults, process_faults
+from chappe.sim import data_faults, lane_faults, link_faults, process_faults, stripe_faults
 from chappe.sim.victims import Victims
 
 if TYPE_CHECKING:
@@ -50,8 +50,11 @@ LANE_KINDS: dict[str, Kind] = {
     "lostbase": lane_faults.lost_base,
 }
 """These need objects beside the full one."""
-KINDS = PLAIN_KINDS | LANE_KINDS
+STRIPE_KINDS: dict[str, Kind] = {"tail": stripe_faults.tail, "poison": stripe_faults.poison}
+"""These hold of stripes only."""
+KINDS = PLAIN_KINDS | LANE_KINDS | STRIPE_KINDS
 MIXED = tuple(PLAIN_KINDS)
+STRIPED = (*PLAIN_KINDS, *STRIPE_KINDS)
 
 
 class Faults(Victims):

@@ -71,7 +71,9 @@ class Fetcher(Node):
 
     def open_fetch(self, order: OpenFetch) -> None:
         copy = self.copies.get(order.object_id) or self.add_copy(self.world.objects[order.object_id])
-        request = Request(self, self.life, order.fetch, copy, order.stripe, order.source.token, order.rejected)
+        request = Request(
+            self, self.life, order.fetch, copy, order.stripe, order.source.token, order.rejected, order.stripes
+        )
         self.opening[order.fetch] = request
         self.desk.give_up(BUSY)
         parent = self.world.nodes.get(order.source.peer.worker_id)
@@ -160,6 +162,7 @@ class Fetcher(Node):
             return
         self.world.check_stream(stream)
         stream.begin(view)
+        self.world.checks.stripes.begins(self, stream)
         self._watch(stream)
 
     def _watch(self, stream: Stream) -> None:
@@ -221,7 +224,10 @@ class Fetcher(Node):
             return
         self.close_fetch(stream.fetch)
         self.progress(stream.copy)
-        progressed = (len(stream.copy.held), stream.copy.header) != stream.before
+        if stream.stripes.plain:
+            progressed = (len(stream.copy.held), stream.copy.header) != stream.before
+        else:  # others fill the same copy
+            progressed = bool(stream.took) or stream.copy.header != stream.before[1]
         stalled = reason is ParentLossReason.STALLED
         self.patience.ended(stream.parent.worker_id, stalled=stalled, progressed=progressed)
         self.handle(FetchEnded(stream.fetch, reason, "", rejected, progressed))
@@ -230,5 +236,6 @@ class Fetcher(Node):
         if stream.blocked_s == since_s and not stream.ended:
             self.stream_over(stream, ParentLossReason.STALLED, ())
 
-    def stored(self, stream: Stream, ranges: list[tuple[int, int]]) -> None:
+    def stored(self, stream: Stream, ranges: list[tuple[int, int]], new: int) -> None:
         self.world.checks.bytes.stored(self, stream, ranges)
+        self.world.checks.stripes.stored(self, stream, ranges, new)

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 
 from chappe.core.ranges import Range, RangeSet
 from chappe.core.reasons import ParentLossReason
+from chappe.core.stripemap import PLAIN, StripeMap
 from chappe.sim.clock import Agenda, Entry
-from chappe.sim.copies import Copy
+from chappe.sim.copies import WHOLE, Copy
 from chappe.sim.pace import Pace
+from chappe.sim.stripes import Live, sound, spans, view_of
 from chappe.sim.tracks import EPSILON, Track, View
 
 if TYPE_CHECKING:
@@ -28,19 +30,19 @@ if TYPE_CHECKING:
     from chappe.sim.node import Node
 
 
-def announce(agenda: Agenda, copy: Copy, *, replanned: bool) -> None:
-    """The children see the change one hop later."""
-    if not copy.children:
+def announce(agenda: Agenda, copy: Copy, stripe: int, *, replanned: bool) -> None:
+    """The children in this stripe see the change one hop later."""
+    children = [s for s in copy.children if stripe in (s.stripe, WHOLE)]
+    if not children:
         return
     now = agenda.now
     if replanned:
         copy.settle(now)
-        for stream in copy.children:
-            agenda.after(stream.delay_s, stream.see, View(copy.header, copy.held.copy(), copy.track, now))
+        for stream in children:
+            agenda.after(stream.delay_s, stream.see, view_of(copy, stream.stripe, now))
         return
-    track = copy.track
-    assert track is not None
-    for stream in copy.children:
+    track = copy.tracks[stripe]
+    for stream in children:
         agenda.after(stream.delay_s, stream.see_rate, track.plan, track.at(now), track.rate)
 
 
@@ -57,15 +59,18 @@ class Stream:
         ticket: Ticket,
         latency_s: float,
         verify: bool,
+        stripes: StripeMap = PLAIN,
     ) -> None:
         self.agenda = agenda
         self.fetch = fetch
         self.child, self.parent = child, parent
         self.child_life = child.life
         self.before = (0, False)  # chunks and header of the child, at the beginning
+        self.took = 0  # chunks
         self.orphaned = False  # its parent's end is gone, and cannot say so
         self.copy, self.source = copies  # the child's, the parent's
         self.ticket = ticket
+        self.stripes, self.stripe = stripes, ticket.slot[1]
         self.latency_s = latency_s
         self.delay_s = latency_s
         self.verify = verify
@@ -76,7 +81,7 @@ class Stream:
         self.track = Track([], agenda.now, self._take)
         self.begun = self.ended = False  # for the child
         self.wanted = RangeSet()
-        self._live: list[tuple[int, int, int]] = []  # own position, parent's position, length
+        self._live: list[Live] = []
         self._fixed = 0  # how much of the plan the parent has anyway
         self._limit = 0.0
         self._bad: int | None = None
@@ -89,8 +94,10 @@ class Stream:
         """The first message came: from here on data flows. A child that was paused has more to read than that."""
         self.begun = True
         self.copy.settle(self.agenda.now)
-        self.wanted = RangeSet(self.copy.held.missing(0, self.copy.object.chunks_total))
-        self.copy.track, self.copy.upstream = self.track, self.source
+        total = self.copy.object.chunks_total
+        self.wanted = self.stripes.restrict(self.stripe, RangeSet(self.copy.held.missing(0, total)), total)
+        self.copy.stripes = self.stripes
+        self.copy.tracks[self.stripe], self.copy.upstreams[self.stripe] = self.track, self.source
         self.see(self.view if self.view is not None else view)
 
     def stop(self) -> None:
@@ -102,9 +109,9 @@ class Stream:
             self._next.cancel()
         self.measure()
         self.track.settle(self.agenda.now)
-        if self.copy.track is self.track:
-            self.copy.track = self.copy.upstream = None
-            announce(self.agenda, self.copy, replanned=True)
+        if self.copy.tracks.get(self.stripe) is self.track:
+            del self.copy.tracks[self.stripe], self.copy.upstreams[self.stripe]
+            announce(self.agenda, self.copy, self.stripe, replanned=True)
 
     # ---- what the child sees of its parent -------------------------------------------------------------------------
 
@@ -117,7 +124,7 @@ class Stream:
         if view.header and not self.copy.header:
             self.copy.header = True
             self.child.progress(self.copy)
-            announce(self.agenda, self.copy, replanned=True)
+            announce(self.agenda, self.copy, WHOLE, replanned=True)
         self.replan()
         self.move()
 
@@ -139,25 +146,28 @@ class Stream:
         for start, stop in self.wanted:
             plan += view.base.within(start, stop)
         fixed = sum(b - a for a, b in plan)
-        live: list[tuple[int, int, int]] = []
+        live: list[Live] = []
         at, own = 0, fixed
         for a, b in view.plan:
             for start, stop in self.wanted.within(a, b):
                 for piece in view.base.missing(start, stop) if plan else [(start, stop)]:
                     plan.append(piece)
-                    live.append((own, at + piece[0] - a, piece[1] - piece[0]))
-                    own += piece[1] - piece[0]
+                    size = piece[1] - piece[0]
+                    live.append((own, at + piece[0] - a, size, size))
+                    own += size
             at += b - a
+        if not self.stripes.plain and len(view.plan) < len(live):
+            live = spans(live)
         self._fixed, self._live = fixed, live
         if plan != self.track.left():
             self.track = Track(plan, now, self._take)
             self.pace.begin()
-            self.copy.track = self.track
-            announce(self.agenda, self.copy, replanned=True)
+            self.copy.tracks[self.stripe] = self.track
+            announce(self.agenda, self.copy, self.stripe, replanned=True)
         else:  # positions are counted from the beginning of the plan that goes on
             done = self.track.total - own
             self._fixed = fixed + done
-            self._live = [(o + done, p, n) for o, p, n in live]
+            self._live = [(o + done, at, length, span) for o, at, length, span in live]
         self._set_limit()
 
     def _set_limit(self) -> None:
@@ -200,12 +210,13 @@ class Stream:
         view = self.view
         assert view is not None
         available, slope, boundary = float(self._fixed), 0.0, float("inf")
-        for own, at, length in self._live:
+        for own, at, length, span in self._live:
             if seen < at - EPSILON:
                 boundary = at
                 break
-            if seen < at + length - EPSILON:
-                available, slope, boundary = own + seen - at, view.rate, at + length
+            if seen < at + span - EPSILON:
+                share = length / span
+                available, slope, boundary = own + (seen - at) * share, view.rate * share, at + span
                 break
             available = float(own + length)
         return available, slope, boundary
@@ -260,7 +271,7 @@ class Stream:
         now = self.agenda.now
         if rate != self.track.rate:
             self.track.turn(now, rate)
-            announce(self.agenda, self.copy, replanned=False)
+            announce(self.agenda, self.copy, self.stripe, replanned=False)
 
     def _reached(self) -> None:
         if self._bad is not None:
@@ -273,10 +284,21 @@ class Stream:
             self.child.stream_over(self, None, ())
 
     def _take(self, ranges: list[Range]) -> None:
+        odd = self.child.world.odd
+        if odd and self.verify and not self.stripes.plain:
+            ranges, bad = sound(self, ranges)
+            if bad is not None:
+                self.agenda.after(0.0, self._unsound, bad)
         for start, stop in ranges:
             self.wanted.discard(start, stop)
-        self.copy.store(ranges, self.source if self.child.world.odd else None)
-        self.child.stored(self, ranges)
+        new = self.copy.store(ranges, self.source if odd else None, self.stripe)
+        self.took += new
+        self.child.stored(self, ranges, new)
+
+    def _unsound(self, chunk: int) -> None:
+        """Another stripe's parent has brought a page that says otherwise of it."""
+        if not self.ended:
+            self.child.stream_over(self, ParentLossReason.CORRUPT, (chunk,))
 
     # ---- capacity and cuts -----------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from chappe.core.bridging import cut_off, spots
 from chappe.core.effects import StartProbe
+from chappe.core.feeding import served as served_in
 from chappe.core.publication import LIVE, Publication
 
 if TYPE_CHECKING:
@@ -51,28 +52,27 @@ class HopChecks:
             if node.line.natted and worker.dialable is not False and here_s > KNOWN_S:
                 self._checks.fail(f"{node.name} counts as one that can be dialled, {here_s:.0f} s after it has joined")
 
-    def door_shut(self, relay: Node, publication: Publication) -> bool:
+    def door_shut(self, relay: Node, publication: Publication, stripe: int) -> bool:
         """It or its parent could be dialled and cannot be any more: that takes two silences to find out."""
-        place = publication.layout.place(0, relay.worker_id)
+        place = publication.layout.place(stripe, relay.worker_id)
         above = [] if place is None else publication.layout.ancestors(place, 1)
         parents = [self._world.nodes[worker_id or publication.origin_id] for worker_id in above]
         return any(node.natted and not node.line.natted for node in (relay, *parents))
 
-    def walled_in(self, relay: Node, publication: Publication) -> bool:
+    def walled_in(self, relay: Node, publication: Publication, stripe: int) -> bool:
         """It is behind a host that cannot be dialled either, and there is no place for it where it is otherwise."""
         world, layout = self._world, publication.layout
         if not (relay.natted or self._counts_as_natted(relay)):
             return False
         undialable = {node.worker_id for node in world.nodes.values() if node.natted or self._counts_as_natted(node)}
         able = publication.origin_id not in undialable
-        place = layout.place(0, relay.worker_id)
+        place = layout.place(stripe, relay.worker_id)
         if place is None or not cut_off(place.chain, place.position, undialable, source_dialable=able):
             return False
-        workers = world.coordinator.fleet.state.workers
-        served = {w for w in undialable if w in workers and workers[w].holds_all(publication.object_id)}
+        served = served_in(world.coordinator.fleet.state, publication, stripe, undialable)
         return all(
             next(spots(chain, undialable, source_dialable=able, served=served), None) is None
-            for chain in layout.chains
+            for chain in layout.of_stripe(stripe)
             if chain.members
         )
 

@@ -2,13 +2,14 @@
 
     after every event   of the coordinator: `core.invariants`; generations; nobody silent counts as here, nobody who is
                         gone has a place
-    at admission        at a parent: one child per slot, no outranked token, no fallback against a live child
+    at admission        at a parent: one child per slot and stripe, no outranked token, no fallback against a live child
     every second        nobody stays without a parent for long while there is a source; no lasting cycle of streams
     at the end          every reachable honest worker has the exact bytes of the newest version, where they still exist
 
 What is stored, landed and installed is checked in `byte_checks`, who dials whom and when links are probed in
-`hop_checks`, what becomes of slow hops in `slow_checks`, who gets a version as which object in `lane_checks`. At size
-those whom an event has touched are checked after it, the whole fleet after every so many events.
+`hop_checks`, what becomes of slow hops in `slow_checks`, who gets a version as which object in `lane_checks`, what only
+stripes can break in `stripe_checks`. At size those whom an event has touched are checked after it, the whole fleet
+after every so many events.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from chappe.sim.hop_checks import HopChecks
 from chappe.sim.lane_checks import LaneChecks
 from chappe.sim.links import COORDINATOR
 from chappe.sim.slow_checks import SlowChecks
+from chappe.sim.stripe_checks import StripeChecks
 from chappe.v1.relay_pb2 import EdgeClaims
 
 if TYPE_CHECKING:
@@ -52,12 +54,13 @@ class Checks:
         self.world = world
         self.bytes, self.hops, self.slowness = ByteChecks(self), HopChecks(self), SlowChecks(self)
         self.lanes = LaneChecks(self)
+        self.stripes = StripeChecks(self)
         self._history = History()
         self._handled = 0
         self._generations: dict[str, int] = {}
         self._epochs: dict[tuple[str, int, str, int, int], int] = {}
-        self._chains: dict[str, int] = {}
-        self._fed_s: dict[tuple[str, str], float] = {}
+        self._chains: dict[tuple[str, int], int] = {}  # by object and stripe
+        self._fed_s: dict[tuple[str, str, int], float] = {}
         self._cycles_s: dict[frozenset[str], float] = {}
 
     def fail(self, what: str) -> None:
@@ -135,18 +138,19 @@ class Checks:
         self.lanes.serving(parent, stream)
 
     def _slots(self, parent: Node, stream: Stream) -> None:
-        """An origin never serves more streams of an object than chains were planned; a relay one."""
-        object_id = stream.source.object.object_id
-        live = sum(s.source.object.object_id == object_id for s in parent.serving)
+        """An origin never serves more streams of a stripe than chains were planned there; a relay one."""
+        object_id, stripe = stream.source.object.object_id, stream.stripe
+        live = sum(s.source.object.object_id == object_id and s.stripe == stripe for s in parent.serving)
         publication = self.world.coordinator.fleet.state.publications.get(object_id)
+        key = (object_id, stripe)
         if publication is not None:
-            known = self._chains.get(object_id, 1)
-            self._chains[object_id] = publication.streams_max or max(known, len(publication.layout.chains))
-        most = self._chains.get(object_id, 1) if parent is self.world.origin else 1
+            known = self._chains.get(key, 1)
+            chains = len(publication.layout.of_stripe(stripe))
+            self._chains[key] = publication.streams_max or max(known, chains)
+        most = self._chains.get(key, 1) if parent is self.world.origin else 1
         if live > most:
-            self.fail(
-                f"{parent.name} serves {live} streams of version {stream.source.object.version}, {most} are its share"
-            )
+            version = stream.source.object.version
+            self.fail(f"{parent.name} serves {live} streams of stripe {stripe}, version {version}: its share is {most}")
 
     # ---- every second ----------------------------------------------------------------------------------------------
 
@@ -172,16 +176,18 @@ class Checks:
             if not publication.active:
                 continue
             for relay in world.relays:
-                key = (relay.name, publication.object_id)
-                if self._suffers(relay, publication):
-                    since_s = self._fed_s.setdefault(key, now)
-                    if now - since_s > ORPHAN_S * world.config.heartbeat_s:
-                        waits = f"{now - since_s:.0f} s without a parent while a source exists"
-                        self.fail(f"{relay.name} has been {waits}, version {publication.version}")
-                else:
-                    self._fed_s.pop(key, None)
+                for stripe in range(len(publication.stripes.weights)):
+                    key = (relay.name, publication.object_id, stripe)
+                    if self._suffers(relay, publication, stripe):
+                        since_s = self._fed_s.setdefault(key, now)
+                        if now - since_s > ORPHAN_S * world.config.heartbeat_s:
+                            waits = f"{now - since_s:.0f} s without a parent while a source exists"
+                            where = "" if publication.stripes.plain else f", stripe {stripe}"
+                            self.fail(f"{relay.name} has been {waits}, version {publication.version}{where}")
+                    else:
+                        self._fed_s.pop(key, None)
 
-    def _suffers(self, relay: Relay, publication: Publication) -> bool:
+    def _suffers(self, relay: Relay, publication: Publication, stripe: int) -> bool:
         object_id = publication.object_id
         member = publication.members.get(relay.worker_id)
         if member is None or member.superseded or member.deferred or member.failed or not self.reachable(relay):
@@ -189,9 +195,13 @@ class Checks:
         copy = relay.copies.get(object_id)
         if relay.disk_full or not self.world.network.clear(relay.worker_id) or (copy is not None and copy.complete):
             return False
-        if any(s.copy is copy and s.blocked_s is None for s in relay.streams.values()):
+        if any(s.copy is copy and s.stripe == stripe and s.blocked_s is None for s in relay.streams.values()):
             return False
-        if self.hops.walled_in(relay, publication) or self.hops.door_shut(relay, publication):
+        if copy is not None and copy.header and not publication.stripes.plain:
+            copy.settle(self.world.agenda.now)
+            if not publication.stripes.lacks(stripe, copy.held.ranges(), copy.object.chunks_total):
+                return False
+        if self.hops.walled_in(relay, publication, stripe) or self.hops.door_shut(relay, publication, stripe):
             return False
         if self.lanes.elsewhere(publication, member):
             return False
@@ -217,12 +227,12 @@ class Checks:
         return found
 
     def _loops(self) -> None:
-        parents: dict[str, dict[str, str]] = {}
+        parents: dict[tuple[str, int], dict[str, str]] = {}
         for relay in self.world.relays:
             for stream in relay.streams.values():
                 if stream.blocked_s is None:
-                    object_id = stream.source.object.object_id
-                    parents.setdefault(object_id, {})[relay.name] = stream.parent.name
+                    key = (stream.source.object.object_id, stream.stripe)
+                    parents.setdefault(key, {})[relay.name] = stream.parent.name
         seen: set[frozenset[str]] = set()
         for edges in parents.values():
             seen |= set(cycles(edges))

@@ -14,21 +14,21 @@ def slow(v: Victims) -> float | None:
     if relay is None:
         return None
     factor = v.random.uniform(0.1, 0.5)
-    return _impair(v, relay, (factor, 1.0) if v.random.random() < 0.5 else (1.0, factor), 2.0, 20.0)
+    return impair(v, relay, (factor, 1.0) if v.random.random() < 0.5 else (1.0, factor), 2.0, 20.0)
 
 
 def uplink(v: Victims) -> float | None:
     """An uplink halves, and stays so for long: somebody behind it pays."""
     relay = v.sender()
-    return None if relay is None else _impair(v, relay, (v.random.uniform(0.25, 0.5), 1.0), 15.0, 60.0)
+    return None if relay is None else impair(v, relay, (v.random.uniform(0.25, 0.5), 1.0), 15.0, 60.0)
 
 
 def downlink(v: Victims) -> float | None:
     relay = v.sender()
-    return None if relay is None else _impair(v, relay, (1.0, v.random.uniform(0.25, 0.5)), 15.0, 60.0)
+    return None if relay is None else impair(v, relay, (1.0, v.random.uniform(0.25, 0.5)), 15.0, 60.0)
 
 
-def _impair(v: Victims, relay: Relay, left: tuple[float, float], low_s: float, high_s: float) -> float:
+def impair(v: Victims, relay: Relay, left: tuple[float, float], low_s: float, high_s: float) -> float:
     relay.slowed.append(left)
     relay.relink()
 

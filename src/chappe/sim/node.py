@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from chappe.core.ranges import RangeSet
 from chappe.core.reasons import ParentLossReason
 from chappe.core.relay_events import Assignment
+from chappe.core.stripemap import PLAIN, StripeMap
 from chappe.hop.guard import AssignedChild, EdgeGuard, Refusal, Ticket
 from chappe.hop.stall import STALL_FLOOR_S
 from chappe.sim.clock import HostClock
@@ -24,6 +25,7 @@ from chappe.sim.hops import Hops
 from chappe.sim.probing import BUSY, ProbeDesk
 from chappe.sim.process import Line, Process
 from chappe.sim.pushing import Pushes
+from chappe.sim.stripes import view_of
 from chappe.sim.tracks import View
 from chappe.v1.relay_pb2 import EdgeClaims, EdgeToken, EndReason
 
@@ -52,6 +54,7 @@ class Request:
     stripe: int
     token: bytes
     rejected: tuple[int, ...]
+    stripes: StripeMap = PLAIN
     stream: Stream | None = None  # as soon as the parent has taken the child in
 
 
@@ -153,7 +156,8 @@ class Node(Process):
             self.recheck(copy, request.rejected)
         latency_s = self.network.latency_s(self.worker_id, child.worker_id)
         verify = self.world.config.verify
-        stream = Stream(self.agenda, request.fetch, child, self, (request.copy, copy), ticket, latency_s, verify)
+        ends = (request.copy, copy)
+        stream = Stream(self.agenda, request.fetch, child, self, ends, ticket, latency_s, verify, request.stripes)
         ticket.on_end = lambda: self._evict(stream)
         copy.children.append(stream)
         self.serving.append(stream)
@@ -161,7 +165,7 @@ class Node(Process):
         self.world.checks.serving(self, stream, wanted=child.asks(request))
         self.world.share(self)
         stream.delay_s = latency_s + (1 / stream.capacity if stream.capacity > 0 else 0.0)
-        view = View(copy.header, copy.held.copy(), copy.track, now)
+        view = view_of(copy, stream.stripe, now)
         request.stream = stream
         self.agenda.after(latency_s, self._reply, request, stream, view)
 
@@ -238,7 +242,7 @@ class Node(Process):
     def progress(self, copy: Copy) -> None:
         raise NotImplementedError
 
-    def stored(self, stream: Stream, ranges: list[tuple[int, int]]) -> None:
+    def stored(self, stream: Stream, ranges: list[tuple[int, int]], new: int) -> None:
         raise NotImplementedError
 
     def fetching(self) -> int:

@@ -14,7 +14,7 @@ from chappe.core.events import Payload
 from chappe.core.probes import ProbeOrder
 from chappe.core.relay_events import Assigned, Released
 from chappe.sim.clock import HostClock
-from chappe.sim.copies import Copy, SimObject
+from chappe.sim.copies import WHOLE, Copy, SimObject
 from chappe.sim.encoding import Encoded, Encoder
 from chappe.sim.flow import announce
 from chappe.sim.node import Node
@@ -178,15 +178,15 @@ class Origin(Node):
         self.world.objects[job.object_id] = job.object
         copy = self.copies[job.object_id] = Copy(job.object, header=True)
         self._offer(job)
-        copy.track = Track([(0, chunks)], now, lambda ranges: copy.store(ranges, None))
+        copy.tracks[WHOLE] = Track([(0, chunks)], now, lambda ranges: copy.store(ranges, None))
         rate = config.hash_bytes_per_s / chunk_bytes
-        copy.track.turn(now, rate)
+        copy.tracks[WHOLE].turn(now, rate)
         self.later(chunks / rate, self._hashed, job, copy)
 
     def _hashed(self, job: Job, copy: Copy) -> None:
         copy.settle(self.agenda.now)
-        copy.track = None
-        announce(self.agenda, copy, replanned=True)
+        del copy.tracks[WHOLE]
+        announce(self.agenda, copy, WHOLE, replanned=True)
         if job.failed:
             return
         job.announced = True

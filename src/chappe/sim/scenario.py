@@ -50,6 +50,8 @@ class Scenario:
     payload: Payload = Payload.FULL  # what may travel
     changes: tuple[float, ...] = (0.01,)  # one of these is what a delta has of the snapshot's bytes
     compresses: bool = False  # the snapshot gets smaller by it
+    topologies: tuple[Topology, ...] = (Topology.CHAINS,) * 5 + (Topology.STAR,)  # one of them; not varied, the first
+    uplinks_bytes_per_s: tuple[float, ...] = ()  # relay by relay, over and over; varied, one of them each. None: equal
 
 
 @dataclass(slots=True)
@@ -119,6 +121,7 @@ class Run:
             install_s=HOOK_S if "hook" in s.faults else None,
             persist="coordinator" in s.faults,
             check_every=1 if small else 64 * s.relays,
+            topology=s.topologies[0],
         )
         if not s.varied:
             return config
@@ -127,7 +130,7 @@ class Run:
             hash_bytes_per_s=rng.choice([2e9, s.payload_bytes / 8, s.payload_bytes / 25]),
             install_s=rng.choice([None, HOOK_S]),
             measuring_noise=rng.choice([0.0, 0.03]),
-            topology=rng.choice([Topology.CHAINS] * 5 + [Topology.STAR]),
+            topology=rng.choice(s.topologies),
             declared=rng.random() < 0.7,
             ports_change=rng.random() < 0.3,
         )
@@ -136,9 +139,12 @@ class Run:
         s, rng = self.scenario, self.random
         natted = bool(s.natted_share) and rng.random() < s.natted_share
         no_dial_in = natted and rng.random() < DECLARED
+        ups = s.uplinks_bytes_per_s
         if not s.varied:
-            return Line(s.uplink_bytes_per_s, s.downlink_bytes_per_s, s.latency_s / 2, natted, no_dial_in)
-        up, down = s.uplink_bytes_per_s * rng.uniform(0.5, 1.5), s.downlink_bytes_per_s * rng.uniform(0.7, 1.5)
+            up = ups[len(self.world.relays) % len(ups)] if ups else s.uplink_bytes_per_s
+            return Line(up, s.downlink_bytes_per_s, s.latency_s / 2, natted, no_dial_in)
+        up = rng.choice(ups) * rng.uniform(0.9, 1.1) if ups else s.uplink_bytes_per_s * rng.uniform(0.5, 1.5)
+        down = s.downlink_bytes_per_s * rng.uniform(0.7, 1.5)
         return Line(up, down, s.latency_s / 2 * rng.uniform(0.5, 2), natted, no_dial_in)
 
     # ---- publishing ------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from chappe.sim.clock import HostClock
 from chappe.sim.copies import Copy
 from chappe.sim.fetching import Fetcher
 from chappe.sim.process import Line
-from chappe.sim.tracks import View
+from chappe.sim.stripes import view_of
 
 if TYPE_CHECKING:
     from chappe.sim.world import World
@@ -82,9 +82,7 @@ class Storing(Fetcher):
         copy.told = (len(copy.held), copy.header)
         self.handle(ChunksDropped(copy.object.object_id, tuple(iter(copy.held))))
         for stream in copy.children:
-            self.agenda.after(
-                stream.delay_s, stream.see, View(copy.header, copy.held.copy(), copy.track, self.agenda.now)
-            )
+            self.agenda.after(stream.delay_s, stream.see, view_of(copy, stream.stripe, self.agenda.now))
 
     def fill_disk(self) -> None:
         self.disk_full = True

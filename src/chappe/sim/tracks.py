@@ -19,7 +19,7 @@ class Track:
 
     __slots__ = ("_taken", "plan", "position", "rate", "since_s", "take", "total")
 
-    def __init__(self, plan: list[Range], now: float, take: Callable[[list[Range]], None]) -> None:
+    def __init__(self, plan: list[Range], now: float, take: Callable[[list[Range]], object]) -> None:
         self.plan = plan
         self.total = sum(b - a for a, b in plan)
         self.position = 0.0

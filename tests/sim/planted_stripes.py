@@ -1,0 +1,106 @@
+"""Bugs to plant that only stripes have: each as somebody might write it, and what has to notice it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from planted import Bug, _nothing, _set
+
+from chappe.core import publication, striped_links
+from chappe.core.chain import Layout
+from chappe.core.holding import Held
+from chappe.core.measuring import Measuring
+from chappe.core.placement import Placement
+from chappe.core.ranges import RangeSet
+from chappe.core.stripemap import PLAIN, StripeMap
+from chappe.core.upstream import Upstream
+from chappe.hop.guard import Ticket
+from chappe.sim.copies import Copy
+
+
+def _everything_on_every_stripe(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StripeMap, "restrict", lambda self, stripe, wanted, total: RangeSet(wanted.ranges()))
+
+
+def _first_stripe_stands_for_all(patch: pytest.MonkeyPatch) -> None:
+    true = Held.lacks
+    patch.setattr(Held, "lacks", lambda self, stripes, stripe: true(self, stripes, min(stripe, 0)))
+
+
+def _joiner_in_one_stripe_only(patch: pytest.MonkeyPatch) -> None:
+    true = Placement.append
+
+    def append(self: Placement, pub: Any, worker: Any, reason: Any) -> None:
+        stripes = Layout.stripes
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Layout, "stripes", property(lambda layout: stripes.fget(layout)[:1]))  # type: ignore[attr-defined]
+            true(self, pub, worker, reason)
+
+    patch.setattr(Placement, "append", append)
+
+
+def _gone_from_one_stripe_only(patch: pytest.MonkeyPatch) -> None:
+    true = Placement.take_from
+
+    def take_from(self: Placement, pub: Any, worker: Any, reason: Any) -> Any:
+        places = Layout.places
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Layout, "places", lambda layout, w: places(layout, w)[:1])
+            return true(self, pub, worker, reason)
+
+    patch.setattr(Placement, "take_from", take_from)
+
+
+def _map_not_restored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(publication, "_stripes_from_json", lambda _: PLAIN)
+
+
+def _dead_end_kept_in_one_stripe(patch: pytest.MonkeyPatch) -> None:
+    """Whoever rotates a chain of one stripe leaves the head where it was."""
+    patch.setattr(Layout, "rotate", lambda *_: set())
+
+
+def _one_receiver_is_enough(patch: pytest.MonkeyPatch) -> None:
+    """Whatever a hop carries of what it should, its sender is the limit."""
+    patch.setattr(striped_links, "PEERS_MIN", 1)
+    patch.setattr(striped_links, "SLOW_SHARE", 10.0)
+
+
+def _hops_of_stripes_are_evidence(patch: pytest.MonkeyPatch) -> None:
+    true = Measuring._received
+
+    def received(self: Measuring, child: Any, sample: Any) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(StripeMap, "plain", property(lambda _: True))
+            inner.setattr(Measuring, "_shared_by", lambda *_, **__: False)
+            inner.setattr(Measuring, "_busy_twice", lambda *_, **__: False)
+            true(self, child, sample)
+
+    patch.setattr(Measuring, "_received", received)
+
+
+def _lost_for_good(patch: pytest.MonkeyPatch) -> None:
+    """A fetch that was lost is never opened again where another one of the object goes on."""
+    true = Upstream.run
+
+    def run(self: Upstream, wanted: bool, now: float) -> Any:
+        return true(self, wanted and (self.order.stripe == 0 or self.last_loss is None), now)
+
+    patch.setattr(Upstream, "run", run)
+
+
+BUGS = [
+    Bug("everything-on-every-stripe", _everything_on_every_stripe, ("clock",), "in another stripe|chunks twice"),
+    Bug("first-stripe-stands-for-all", _first_stripe_stands_for_all, ("kill",), "does not end|without a parent", 17),
+    Bug("joiner-in-one-stripe-only", _joiner_in_one_stripe_only, ("joins", "kill"), "no place in some stripe"),
+    Bug("gone-from-one-stripe-only", _gone_from_one_stripe_only, ("kill", "pause"), "is gone and has a place"),
+    Bug("map-not-restored", _map_not_restored, ("coordinator",), "no place in some stripe|maps at once"),
+    Bug("chain-not-turned", _dead_end_kept_in_one_stripe, ("publisher",), "does not end|starves|without a parent"),
+    Bug("second-child-in-a-stripe", _set(Ticket, "end", _nothing), ("kill", "reset", "pause"), "serves .* in slot"),
+    Bug("verification-skipped", _set(Copy, "mismatches", lambda *_: []), ("rot", "poison"), "unverified"),
+    Bug("page-never-doubted", _set(Held, "on_corrupt", lambda *_: False), ("poison",), "does not end|without a parent"),
+    Bug("lost-stripe-stays-lost", _lost_for_good, ("kill", "reset"), "does not end|without a parent"),
+    Bug("one-receiver-is-enough", _one_receiver_is_enough, ("clock",), "counts as short|was measured as"),
+    Bug("hops-of-stripes-are-evidence", _hops_of_stripes_are_evidence, ("clock",), "is demoted|was measured as"),
+]

@@ -1,0 +1,130 @@
+"""Striped publications in the simulator: as fast as planned, right whatever happens, and planted bugs are caught.
+
+A failing seed replays with `simulate(striped(seed, rng), rng)` and `rng = Random(seed)`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import pytest
+from planted import Bug
+from planted_stripes import BUGS
+
+from chappe.core.events import Topology
+from chappe.planning.fluid import Host
+from chappe.planning.stripes import striped_rate
+from chappe.sim.faults import STRIPED
+from chappe.sim.scenario import MBIT, Run, Scenario, simulate
+from chappe.sim.striped import UPLINKS_MBIT, striped
+
+BLOCK = 15
+SEEDS = 100
+
+
+def play(seeds: range) -> Counter[str]:
+    """The faults that were injected, and how many runs had stripes."""
+    seen: Counter[str] = Counter()
+    for seed in seeds:
+        rng = Random(seed)
+        run = Run(striped(seed, rng), rng)
+        result = run.play()
+        assert result.ok, "\n".join([*result.trail, f"seed {seed}", *result.broken])
+        seen.update(result.faults)
+        seen["stripes"] += run.world.counts["striped"] > 0
+    return seen
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_90_seeds(block: int) -> None:
+    seen = play(range(block * BLOCK, (block + 1) * BLOCK))
+    assert seen["stripes"] >= BLOCK // 2
+    assert len(seen) >= 10
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("block", range(40))
+def test_2_000_seeds(block: int) -> None:
+    missing = set(STRIPED) - set(play(range(block * 50, (block + 1) * 50)))
+    assert len(missing) <= 4, f"of fifty runs none had {missing}"
+
+
+@pytest.mark.parametrize("kind", STRIPED)
+def test_every_kind_alone(kind: str) -> None:
+    """Also those that need another one before them: a ghost needs a relay that has started twice."""
+    seen: Counter[str] = Counter()
+    kinds = (kind, "restart") if kind == "ghost" else (kind,)
+    for seed in range(20):
+        if seed >= 2 and seen[kind] and seen["stripes"]:
+            break
+        rng = Random(f"{kind} {seed}")
+        run = Run(striped(seed, rng, kinds), rng)
+        result = run.play()
+        assert result.ok, "\n".join([*result.trail, f"{kind} {seed}", *result.broken])
+        seen.update(result.faults)
+        seen["stripes"] += run.world.counts["striped"] > 0
+    assert seen[kind]
+    assert seen["stripes"]
+
+
+@pytest.mark.parametrize("uplinks", UPLINKS_MBIT, ids=lambda ups: "-".join(f"{up:g}" for up in ups))
+def test_a_calm_broadcast_takes_what_the_bound_says(uplinks: tuple[float, ...]) -> None:
+    """Whole stripes cost a part of 1/K, the fill of the pipelines some more; plain chains take up to four times it."""
+    times: dict[Topology, float] = {}
+    ups = tuple(up * MBIT for up in uplinks)
+    size, b0, down = 60_000_000, 60 * MBIT, 30 * MBIT
+    for topology in (Topology.STRIPED, Topology.CHAINS):
+        scenario = Scenario(
+            1,
+            9,
+            size,
+            uplinks_bytes_per_s=ups,
+            downlink_bytes_per_s=down,
+            origin_uplink_bytes_per_s=b0,
+            latency_s=0.002,
+            topologies=(topology,),
+        )
+        result = simulate(scenario, Random(1))
+        assert result.ok, result.broken
+        assert result.t_bcast["1.0"] is not None
+        times[topology] = result.t_bcast["1.0"]
+    hosts = [Host(f"w{i}", ups[i % len(ups)], down) for i in range(9)]
+    bound_s = size / striped_rate(b0, hosts)
+    assert times[Topology.STRIPED] <= 1.15 * bound_s
+    assert times[Topology.CHAINS] >= 1.05 * times[Topology.STRIPED]
+
+
+def test_equal_links_are_played_as_plain_chains() -> None:
+    scenarios = [Scenario(1, 9, 500_000_000, topologies=(t,)) for t in (Topology.STRIPED, Topology.CHAINS)]
+    runs = [simulate(scenario, Random(1)) for scenario in scenarios]
+    assert runs[0] == runs[1]
+
+
+def test_a_seed_replays() -> None:
+    runs = []
+    for _ in range(2):
+        rng = Random(7)
+        runs.append(simulate(striped(7, rng), rng))
+    assert runs[0] == runs[1]
+    assert runs[0].faults
+
+
+def test_there_are_enough_bugs() -> None:
+    assert len({bug.name for bug in BUGS}) == len(BUGS) >= 10
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_caught(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug.plant(monkeypatch)
+    for seed in range(bug.first, bug.first + SEEDS):
+        rng = Random(seed)
+        scenario = striped(seed, rng, bug.kinds)
+        changed = replace(scenario, faults_most=bug.most, payload_bytes=bug.scale * scenario.payload_bytes)
+        result = simulate(changed, rng)
+        if result.broken and re.search(bug.caught, result.broken[0]):
+            assert result.trail
+            return
+    pytest.fail(f"{bug.name} shows in none of {SEEDS} seeds")
