@@ -96,3 +96,17 @@ def test_versions_travel_as_deltas(capsys: pytest.CaptureFixture[str]) -> None:
 def test_faults_of_deltas_need_deltas(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--relays", "4", "--faults", "base") == 2
     assert "--payload-kind auto" in capsys.readouterr().err
+
+
+def test_striped_fleets_are_played_on_the_uplinks_that_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+    links = ["--uplinks", "30mbit,8mbit", "--downlink", "30mbit", "--origin-uplink", "90mbit", "--relays", "9"]
+    times = {}
+    for topology in ("striped", "chains"):
+        assert run(*links, "--payload", "60MB", "--faults", "none", "--topology", topology, "--json") == 0
+        times[topology] = json.loads(capsys.readouterr().out)["t_bcast"]["1.0"]
+    assert times["chains"] > 1.05 * times["striped"]
+
+
+def test_uplinks_that_are_none_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*SMALL, "--uplinks", "30mbit,fast") == 2
+    assert "--uplinks" in capsys.readouterr().err

@@ -203,3 +203,25 @@ def test_who_has_its_stripe_gives_way_in_it_to_somebody_else_who_cannot_be_diall
         assert moved == [lacks]
         assert lacks in near
         assert layout.of_stripe(stripe)[0].members == ["d", lacks, has]
+
+
+@pytest.mark.parametrize("unknown", ["nobody", "a relay's uplink", "a relay's downlink", "the publisher's uplink"])
+def test_auto_has_stripes_only_where_every_link_is_known(unknown: str) -> None:
+    """What is assumed is nothing to stripe by."""
+    storm = StripedStorm(3)
+    workers = storm.fleet.state.workers
+    for i, node in enumerate(storm.relays + storm.origins[:1]):
+        node.no_dial_in = False
+        storm.hello(node)
+        worker = workers[node.worker_id]
+        worker.uplink_bytes_per_s, worker.downlink_bytes_per_s = (4e6, 1e6)[i % 2], 8e6
+    origin, relay = workers[storm.origins[0].worker_id], workers[storm.relays[0].worker_id]
+    origin.uplink_bytes_per_s = None if "publisher" in unknown else 16e6
+    if "relay" in unknown:
+        setattr(relay, "uplink_bytes_per_s" if "uplink" in unknown else "downlink_bytes_per_s", None)
+    assert origin.session is not None
+    storm.tell(ev.PublishRequested(1, origin.worker_id, "obj", 0, 1.0, ev.Topology.AUTO, 0, 10**9, 0.1))
+    storm.tell(ev.Offered(origin.worker_id, origin.session, "obj", 1, "full", 10**9, 10**9, 4000))
+    (publication,) = storm.fleet.state.publications.values()
+    assert publication.layout
+    assert publication.stripes.plain is (unknown != "nobody")

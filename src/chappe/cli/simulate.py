@@ -5,19 +5,19 @@ from __future__ import annotations
 import json as jsonlib
 import random
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from pydantic import field_validator
 
 from chappe.cli.settings import EXIT_FAILED, Duration, Flat, Rate, Settings, Size
-from chappe.core.events import Payload
+from chappe.core.events import Payload, Topology
 from chappe.errors import UsageError
-from chappe.sim.faults import KINDS, LANE_KINDS, MIXED
+from chappe.sim.faults import KINDS, LANE_KINDS, MIXED, STRIPE_KINDS
 from chappe.sim.lanes import LANES_MIXED
 from chappe.sim.scenario import Result, Scenario
 from chappe.sim.scenario import simulate as play
-from chappe.units import format_duration
+from chappe.units import format_duration, parse_rate
 
 RELAYS_MAX = 100_000
 
@@ -32,17 +32,19 @@ class SimulateSettings(Settings):
     faults: str = "mixed"
     """none, mixed (every kind), or kinds separated by commas. Processes and hosts: kill, restart, pause, ghost (an old
     copy of a store says Hello), hook (an install hook fails), clock, joins, leaves, outage (several die at once).
-    Links: slow (a dip), uplink and downlink (halved for long), blackhole (one way), partition, reset, nat (cannot be
-    dialled any more). Bytes: corrupt, rot, forge (a false page), disk (full). The rest: coordinator, publisher, source
-    (files change). With --payload-kind: absent (a host is away for some versions), base (a landed version rots),
-    nodelta (a promised delta does not come), wrongdelta (it leads to other bytes), lostbase (what the publisher keeps
-    is damaged)."""
+    Links: slow (a dip), uplink and downlink (halved for long), tail (the downlink of a tail), blackhole (one way),
+    partition, reset, nat (cannot be dialled any more). Bytes: corrupt, rot, forge (a false page), poison (one for a
+    chunk of another stripe), disk (full). The rest: coordinator, publisher, source (files change). With --payload-kind:
+    absent (a host is away for some versions), base (a landed version rots), nodelta (a promised delta does not come),
+    wrongdelta (it leads to other bytes), lostbase (what the publisher keeps is damaged)."""
     faults_most: int = 6
     """At most so many faults; at least one."""
     payload: Size = 16_400_000_000
     """Bytes of one snapshot."""
     uplink: Rate = 12_500_000.0
     """Of each relay."""
+    uplinks: str = ""
+    """Of the relays one by one, with commas between them and over and over: 30mbit,20mbit,8mbit. --uplink for none."""
     downlink: Rate = 12_500_000.0
     """Of each relay."""
     origin_uplink: Rate = 37_500_000.0
@@ -51,6 +53,8 @@ class SimulateSettings(Settings):
     """From any host to any other, one way."""
     nat: float = 0.0
     """The share of relays that nobody can dial; half of them say so."""
+    topology: Literal["chains", "striped", "auto", "star"] = "chains"
+    """As of `chappe publish`."""
     publications: int = 1
     """How many versions are published, one before the other is through."""
     payload_kind: Payload = Payload.FULL
@@ -85,6 +89,8 @@ class SimulateSettings(Settings):
         """Raises UsageError."""
         if self.faults in ("none", "mixed"):
             mixed = MIXED if self.payload_kind is Payload.FULL else LANES_MIXED
+            if self.topology in ("striped", "auto"):
+                mixed = (*mixed, *STRIPE_KINDS)
             return mixed if self.faults == "mixed" else ()
         kinds = tuple(kind.strip() for kind in self.faults.split(","))
         for kind in kinds:
@@ -93,6 +99,14 @@ class SimulateSettings(Settings):
             if kind in LANE_KINDS and self.payload_kind is Payload.FULL:
                 raise UsageError(f"--faults: {kind!r} needs other objects than full ones: add --payload-kind auto")
         return kinds
+
+    @property
+    def each(self) -> tuple[float, ...]:
+        """Raises UsageError."""
+        try:
+            return tuple(parse_rate(rate.strip()) for rate in self.uplinks.split(",")) if self.uplinks else ()
+        except ValueError as error:
+            raise UsageError(f"--uplinks: {error}") from error
 
     def scenario(self) -> Scenario:
         return Scenario(
@@ -110,6 +124,8 @@ class SimulateSettings(Settings):
             payload=self.payload_kind,
             changes=(self.changed,),
             compresses=self.payload_kind is Payload.COMPRESSED,
+            topologies=(Topology(self.topology),),
+            uplinks_bytes_per_s=self.each,
         )
 
 

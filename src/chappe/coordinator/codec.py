@@ -41,6 +41,7 @@ _TOPOLOGIES = {
     pb.TOPOLOGY_CHAINS: events.Topology.CHAINS,
     pb.TOPOLOGY_STAR: events.Topology.STAR,
     pb.TOPOLOGY_STRIPED: events.Topology.STRIPED,
+    pb.TOPOLOGY_AUTO: events.Topology.AUTO,
 }
 KINDS = {
     relay_pb2.OBJECT_KIND_FULL: "full",

@@ -33,6 +33,7 @@ class Topology(StrEnum):
     CHAINS = "chains"
     STAR = "star"
     STRIPED = "striped"  # where the links are worth it, chains where not
+    AUTO = "auto"  # the same, where all links are known: declared or measured
 
 
 class Payload(StrEnum):

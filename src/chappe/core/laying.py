@@ -7,7 +7,7 @@ from chappe.core.chain import Chain, Layout
 from chappe.core.context import Context
 from chappe.core.events import Topology
 from chappe.core.publication import Publication
-from chappe.core.rates import link_of, uplink
+from chappe.core.rates import downlink, link_of, uplink
 from chappe.planning.striping import Striping, plan_striping
 from chappe.planning.topology import Link, Plan, broadcast_floor, plan_chains, plan_star
 
@@ -84,9 +84,25 @@ class Laying:
         }
         return 1.0 / max(1, len(kinds))
 
+    def _unknown(self, publication: Publication, links: list[Link]) -> list[str]:
+        """Those of whose links something is only assumed. What nobody has said or seen is nothing to stripe by."""
+        assumed, now = self._context.config.assumed_bytes_per_s, self._context.now
+        workers = self._context.state.workers
+        origin = workers.get(publication.origin_id)
+        found = [] if origin is not None and uplink(origin, assumed, now).known is not None else ["the publisher"]
+        for link in links:
+            worker = workers[link.worker_id]
+            if uplink(worker, assumed, now).known is None or downlink(worker, assumed, now).known is None:
+                found.append(worker.name)
+        return found
+
     def _striping(self, publication: Publication, links: list[Link]) -> Striping | None:
-        """The stripes, where they were asked for and are worth it."""
-        if publication.topology is not Topology.STRIPED or publication.chains_wanted:
+        """The stripes, where they were asked for and are worth it. Lanes have plain chains: they are short, and how
+        many chunks one has may be known only at its end."""
+        wanted = publication.topology in (Topology.STRIPED, Topology.AUTO)
+        if not wanted or publication.chains_wanted or publication.main:
+            return None
+        if publication.topology is Topology.AUTO and self._unknown(publication, links):
             return None
         return plan_striping(
             self.origin_rate(publication.origin_id) * self._share(publication),

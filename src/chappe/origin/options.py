@@ -19,7 +19,12 @@ OnWanted = Callable[[PublicationWanted], Any]
 """A function, called in a thread of its own, or a coroutine function, run on the publisher's loop."""
 
 PAYLOADS = ("auto", "full", "delta", "compressed")
-TOPOLOGIES = {"chains": pb.TOPOLOGY_CHAINS, "star": pb.TOPOLOGY_STAR, "striped": pb.TOPOLOGY_STRIPED}
+TOPOLOGIES = {
+    "chains": pb.TOPOLOGY_CHAINS,
+    "star": pb.TOPOLOGY_STAR,
+    "striped": pb.TOPOLOGY_STRIPED,
+    "auto": pb.TOPOLOGY_AUTO,
+}
 T_TRAIN_S_MAX = 1e6
 
 

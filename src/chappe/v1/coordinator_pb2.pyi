@@ -47,6 +47,7 @@ class Topology(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TOPOLOGY_CHAINS: _ClassVar[Topology]
     TOPOLOGY_STAR: _ClassVar[Topology]
     TOPOLOGY_STRIPED: _ClassVar[Topology]
+    TOPOLOGY_AUTO: _ClassVar[Topology]
 ROLE_UNSPECIFIED: Role
 ROLE_RELAY: Role
 ROLE_ORIGIN: Role
@@ -69,6 +70,7 @@ TOPOLOGY_UNSPECIFIED: Topology
 TOPOLOGY_CHAINS: Topology
 TOPOLOGY_STAR: Topology
 TOPOLOGY_STRIPED: Topology
+TOPOLOGY_AUTO: Topology
 
 class Holding(_message.Message):
     __slots__ = ("object_id", "version", "root", "state", "chunks", "chunks_total", "reason")
