@@ -105,7 +105,7 @@ class SimulateSettings(Settings):
         """Raises UsageError."""
         try:
             return tuple(parse_rate(rate.strip()) for rate in self.uplinks.split(",")) if self.uplinks else ()
-        except ValueError as error:
+        except UsageError as error:
             raise UsageError(f"--uplinks: {error}") from error
 
     def scenario(self) -> Scenario:
