@@ -32,6 +32,11 @@ COMMANDS = {
         "Show the fleet, its chains and how far each publication is.",
         "chappe status --coordinator 127.0.0.1:7400 --watch",
     ),
+    "explain": (
+        "chappe.cli.explain:explain",
+        "Say why a worker stands where it does: who feeds it, whom it feeds, what its links carry.",
+        "chappe explain worker-3 --coordinator 127.0.0.1:7400",
+    ),
     "diff": (
         "chappe.cli.diff:diff",
         "Say what a delta between two snapshots would cost, tensor by tensor.",

@@ -166,7 +166,7 @@ def publication_view(state: FleetState, publication: Publication, run: str, now:
         chains=tuple(
             tuple(names.get(m) or _name(state, m) for m in chain.members)
             for one in of_version(state, p)
-            for chain in one.layout.chains
+            for chain in sorted(one.layout.chains, key=lambda c: c.stripe)  # each worker is once in every stripe
             if chain.members
         ),
         fractions=FractionsView(p.fraction(RECEIVED), p.fraction(VERIFIED), p.fraction(INSTALLED)),
