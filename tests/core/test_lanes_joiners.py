@@ -207,3 +207,17 @@ def test_one_that_is_receiving_the_base_in_full_finishes_it_unless_it_has_just_b
     assert rig.stand_in(NEW_DELTA) == "a"
     rig.holds("x", FULL, ObjectState.VERIFIED, FULL_CHUNKS)
     assert (rig.stand_in(NEW), rig.stand_in(NEW_DELTA)) == ("y", "ax")
+
+
+def test_a_joiner_that_can_be_dialled_is_fed_by_one_that_cannot() -> None:
+    """It pushes. The origin is spared, and nobody else has the full object."""
+    rig = Rig("a")
+    rig.do(ev.DialedBack("a", rig.sessions["a"], False))
+    rig.publish(Payload.DELTA)
+    rig.offer_full()
+    rig.announce()
+    rig.offer_delta()
+    rig.applies("a")
+    rig.join("c")
+    rig.do(ev.DialedBack("c", rig.sessions["c"], True))
+    assert parent(rig, "c") == "a"

@@ -177,18 +177,28 @@ class Feeding:
         fastest."""
         context, layout = self._context, publication.layout
         config, now = context.config, context.now
+        pushes = at < len(chain.members) and chain.members[at] not in context.undialable  # it can be dialled by anybody
         able = [
             context.state.workers[worker_id]
             for worker_id, member in publication.members.items()
             if member.via
             and _available(context.state, worker_id)
             and layout.place(chain.stripe, worker_id) is None
-            and worker_id not in context.undialable
+            and (pushes or worker_id not in context.undialable)
             and self.holds_all(publication, worker_id)
         ]
         if not able or (chain.rooted and not at):
             return set()
-        head = min(able, key=lambda w: (w.demoted, -uplink(w, config.assumed_bytes_per_s, now).bytes_per_s, w.name))
+        hidden = context.undialable
+        head = min(
+            able,
+            key=lambda w: (
+                w.worker_id in hidden,
+                w.demoted,
+                -uplink(w, config.assumed_bytes_per_s, now).bytes_per_s,
+                w.name,
+            ),
+        )
         chain.rooted = chain.rooted or not at
         context.log("recruited", "", version=publication.version, relay=head.name, chain=chain.slot)
         return layout.insert(chain, head.worker_id, at)
