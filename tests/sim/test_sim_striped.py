@@ -21,7 +21,7 @@ from chappe.sim.faults import STRIPED
 from chappe.sim.scenario import MBIT, Run, Scenario, simulate
 from chappe.sim.striped import UPLINKS_MBIT, striped
 
-BLOCK = 10
+BLOCK = 5
 SEEDS = 100
 
 
@@ -38,11 +38,11 @@ def play(seeds: range) -> Counter[str]:
     return seen
 
 
-@pytest.mark.parametrize("block", range(5))
-def test_50_seeds(block: int) -> None:
+@pytest.mark.parametrize("block", range(6))
+def test_30_seeds(block: int) -> None:
     seen = play(range(block * BLOCK, (block + 1) * BLOCK))
     assert seen["stripes"] >= BLOCK // 2
-    assert len(seen) >= 8
+    assert len(seen) >= 5
 
 
 @pytest.mark.soak

@@ -238,7 +238,8 @@ class Placement(Feeding):
         parent = self._context.name(onto.members[at - 1] if at else publication.origin_id)
         self._context.touch(publication, publication.layout.transplant(place, onto, at))
         self._context.count("segment_rebuilds_total", reason=reason.value)
-        publication.members[worker_id].why = f"{reason.value}: moved behind {parent}, which has room"
+        where = f"{describe(publication.layout, worker_id)}; in stripe {onto.stripe} "
+        publication.members[worker_id].why = f"{where}{reason.value}: moved behind {parent}, which has room"
         self._context.log(
             "segment_moved",
             reason.value,
