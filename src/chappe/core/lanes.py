@@ -235,6 +235,8 @@ class Lanes:
         places = lane.layout.places(worker_id)
         if not any(cut_off(p.chain, p.position, undialable, source_dialable=able) for p in places):
             return False
+        if able and self._placement.origin_usable(main) and not self._placement.origin_usable(lane):
+            return True
         return any(w not in undialable and self._placement.holds_all(main, w) for w in main.members)
 
     def _to_full(self, main: Publication, lane: Publication, worker_id: str, reason: str) -> None:
