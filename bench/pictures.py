@@ -80,24 +80,29 @@ def peers_picture(report: Report) -> Figure:
 
 
 def unequal_picture(report: Report) -> Figure:
-    """T(1.0) over the bound for each fleet."""
+    """T(1.0) over the bound: a line for each fleet, a mark for each system; bars end at the bound of one child."""
     rows = report["summary"]
     fleets = list(dict.fromkeys(row["fleet"] for row in rows))
     systems = list(dict.fromkeys(row["system"] for row in rows))
-    figure = Figure(figsize=(8, 0.55 * len(fleets) + 1.4), layout="constrained")
+    figure = Figure(figsize=(8, 0.26 * len(fleets) + 1.6), layout="constrained")
     panel = figure.subplots()
-    height = 0.8 / len(systems)
-    colours = (_COLOURS["chains"], _COLOURS["second"], _COLOURS["other"])
+    one_child = {r["fleet"]: r["one_child_s"] / r["bound_s"]["1.0"] for r in rows if r.get("one_child_s")}
+    widths = [one_child.get(fleet, 1.0) for fleet in fleets]
+    panel.barh(range(len(fleets)), widths, 0.7, color="0.9", label="below: one child in each stripe")
+    looks = (("s", _COLOURS["chains"]), ("o", _COLOURS["second"]), ("D", "0.3"))
     for number, system in enumerate(systems):
-        found = {row["fleet"]: row["t_1.0_to_bound"] or 0.0 for row in rows if row["system"] == system}
-        places = [at + (number - (len(systems) - 1) / 2) * height for at in range(len(fleets))]
+        found = {row["fleet"]: row["t_1.0_to_bound"] for row in rows if row["system"] == system}
+        places = [at for at, fleet in enumerate(fleets) if found.get(fleet)]
         title = unequal.BY_KEY[system].title if system in unequal.BY_KEY else system
-        bars = panel.barh(places, [found.get(f, 0.0) for f in fleets], height, color=colours[number % 3], label=title)
-        panel.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
+        mark, colour = looks[number % 3]
+        panel.plot([found[fleets[at]] for at in places], places, mark, color=colour, markersize=5, label=title)
     panel.axvline(1, color="k", linewidth=0.8)
-    panel.set_yticks(range(len(fleets)), fleets)
+    panel.axvline(1.15, color="0.5", linewidth=0.8, linestyle=":", label="aim of the median")
+    panel.set_yticks(range(len(fleets)), fleets, fontsize=8)
     panel.invert_yaxis()
-    panel.margins(x=0.08)
+    panel.set_xlim(left=0.9)
+    panel.grid(axis="y", color="0.93")
+    panel.set_axisbelow(True)
     panel.set_xlabel("T(1.0) over the physical bound")
     panel.legend(fontsize=8)
     return figure

@@ -64,7 +64,9 @@ def _peers(report: Report) -> list[Table]:
 
 
 def _unequal(report: Report) -> list[Table]:
-    return [Table(*unequal.columns_and_cells(report["summary"]))]
+    rows = report["summary"]
+    note = "Over all fleets, median / worst; the worst of a comparison is where the other one did best."
+    return [Table(*unequal.columns_and_cells(rows)), Table(*unequal.overall_table(rows), note)]
 
 
 def _faults(report: Report) -> list[Table]:

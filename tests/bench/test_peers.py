@@ -191,6 +191,32 @@ def test_the_summary_of_unequal_fleets_is_over_the_bound() -> None:
     assert cells[0][-1] == "x 3.00"
 
 
+def test_over_all_fleets_there_are_medians_and_worst_ones() -> None:
+    runs = []
+    times = {"chappe-striped": (11.0, 12.0, 15.0), "bittorrent": (22.0, 18.0, 15.0)}
+    for number, fleet in enumerate(unequal.KNOWN[:3]):
+        place = {"fleet": fleet.name, "b0": 90, "down": 30, "up": list(fleet.up), "size_bytes": 1 << 20}
+        place |= {"bound_s": {"0.5": 5.0, "0.9": 8.0, "1.0": 10.0}, "one_child_s": 11.0}
+        runs += [place | outcome(key, 0, t[number]).to_json() for key, t in times.items()]
+    ours, other = unequal.overall(unequal.summary(runs))
+    assert ours["fleets"] == other["fleets"] == 3
+    assert ours["t_1.0_to_bound"] == [pytest.approx(1.2), pytest.approx(1.5)]
+    assert other["t_1.0_to_striped"] == [pytest.approx(1.5), pytest.approx(1.0)]
+    assert ours["t_1.0_to_one_child"] == [pytest.approx(12 / 11), pytest.approx(15 / 11)]
+
+
+def test_what_is_measured_already_is_not_measured_again() -> None:
+    fleet, other = unequal.KNOWN[:2]
+    place = {"fleet": fleet.name, "up": list(fleet.up), "size_bytes": fleet.size_bytes}
+    ours, theirs = unequal.BY_KEY["chappe"], unequal.BY_KEY["bittorrent"]
+    failed = {"system": "bittorrent", "error": "did not finish"}
+    runs = [place | {"system": "chappe", "error": None}, place | failed]
+    assert unequal.measured(runs, fleet, ours, 1)
+    assert not unequal.measured(runs, fleet, ours, 2)
+    assert not unequal.measured(runs, fleet, theirs, 1)
+    assert not unequal.measured(runs, other, ours, 1)
+
+
 @pytest.mark.shaped
 @needs_links
 @pytest.mark.timeout(300)

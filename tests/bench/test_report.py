@@ -104,7 +104,7 @@ def test_the_report_has_tables_pictures_and_origins(tmp_path: Path) -> None:
     assert "HTTP star (nginx, curl) takes 3.00 / 3.00 / 3.00 times as long" in text
     assert "aria2 (BitTorrent): left out, aria2c is not installed" in text
     assert "chains grow by x 1.000" in text
-    assert "| a | 90 | 1.05 MB | 8.00 s | BitTorrent (libtorrent) | 12.0 s | 12.0 s | 12.0 s | x 1.50 |" in text
+    assert "| a | 90 | 1.05 MB | 8.00 s |  | BitTorrent (libtorrent) | 12.0 s | 12.0 s | 12.0 s | x 1.50 |" in text
     assert "| rtt | ok |\n| --- | --- |\n| 0.1 | yes |" in text
     assert text.index("Chappe and its peers") < text.index("Chains against a star") < text.index("Unequal links")
     for name in ("peers", "chain-vs-star", "unequal"):

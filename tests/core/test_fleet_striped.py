@@ -12,6 +12,7 @@ from chappe.core.links import SUCCESS_SHARE
 from chappe.core.publication import Publication
 from chappe.core.reasons import ParentLossReason
 from chappe.core.state import FleetState
+from chappe.core.striped import hop_bytes_per_s
 from chappe.core.stripemap import StripeMap
 from chappe.core.workers import Worker
 from tests.core.test_fleet_random import Storm
@@ -77,8 +78,8 @@ def test_a_relays_edges_name_the_map_and_what_a_stripe_carries() -> None:
     assert [edge.stripe for edge in edges] == publication.layout.stripes
     assert all(edge.stripes == publication.stripes for edge in edges)
     assert all(len(edge.children) <= 1 for edge in edges)
-    share = publication.stripe_bytes_per_s
-    assert all(edge.expected_bytes_per_s == pytest.approx(share, rel=0.1) for edge in edges)
+    for edge in edges:
+        assert edge.expected_bytes_per_s == pytest.approx(hop_bytes_per_s(publication, edge.stripe), rel=0.1)
 
 
 def test_who_goes_costs_each_of_its_stripes_one_edge() -> None:

@@ -12,6 +12,7 @@ from chappe.core.digest import ALGORITHMS, XXH3_128, Algorithm
 from chappe.core.manifest import (
     CHUNK_BYTES_MAX,
     CHUNK_BYTES_MIN,
+    CHUNK_BYTES_PLAIN,
     LEAF_BYTES,
     FileEntry,
     Manifest,
@@ -124,7 +125,7 @@ def test_a_page_must_have_one_digest_per_chunk() -> None:
 
 
 def test_chunk_size_is_about_ten_milliseconds() -> None:
-    assert chunk_bytes_for(1.0) == CHUNK_BYTES_MIN
-    assert chunk_bytes_for(50e6 / 8) == CHUNK_BYTES_MIN
+    assert chunk_bytes_for(1.0) == CHUNK_BYTES_PLAIN
+    assert chunk_bytes_for(50e6 / 8) == CHUNK_BYTES_PLAIN
     assert chunk_bytes_for(100e6 / 8) == 128 << 10
     assert chunk_bytes_for(1e9 / 8) == chunk_bytes_for(100e9 / 8) == LEAF_BYTES

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chappe.core.digest import XXH3_128
-from chappe.core.manifest import CHUNK_BYTES_MIN, DELTA_FILE, FileEntry, Manifest, ObjectKind
+from chappe.core.manifest import CHUNK_BYTES_PLAIN, DELTA_FILE, FileEntry, Manifest, ObjectKind
 from chappe.core.stripemap import PLAIN
 from chappe.errors import ChunkMismatchError, ManifestError
 from chappe.hop.catalog import Catalog
@@ -120,7 +120,7 @@ class MemoryOrigin(MemoryObject):
         self,
         payload: bytes,
         *,
-        chunk_bytes: int = CHUNK_BYTES_MIN,
+        chunk_bytes: int = CHUNK_BYTES_PLAIN,
         chunks_per_page: int = 4,
         files: Sequence[FileEntry] | None = None,
         object_id: str = OBJECT_ID,

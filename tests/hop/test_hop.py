@@ -13,7 +13,7 @@ import pytest
 from fakes import OBJECT_ID, MemoryObject, MemoryOrigin, Node, start_node, token, until
 
 from chappe.core.ledger import OPEN_END
-from chappe.core.manifest import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, FileEntry
+from chappe.core.manifest import CHUNK_BYTES_MAX, CHUNK_BYTES_PLAIN, FileEntry
 from chappe.core.reasons import ParentLossReason
 from chappe.errors import DiskFullError
 from chappe.hop.client import build_request, fetch
@@ -42,11 +42,11 @@ def background(stack: AsyncExitStack, coroutine: object) -> asyncio.Task[object]
     return task
 
 
-PAYLOAD = os.urandom(20 * CHUNK_BYTES_MIN + 123)
+PAYLOAD = os.urandom(20 * CHUNK_BYTES_PLAIN + 123)
 
 
 async def test_everything_arrives_bit_for_bit(stack: AsyncExitStack) -> None:
-    files = [FileEntry("a", 3 * CHUNK_BYTES_MIN + 1), FileEntry("empty", 0), FileEntry("b", len(PAYLOAD) - 196609)]
+    files = [FileEntry("a", 3 * CHUNK_BYTES_PLAIN + 1), FileEntry("empty", 0), FileEntry("b", len(PAYLOAD) - 196609)]
     source = MemoryOrigin(PAYLOAD, files=files)
     source.release()
     origin, relay = await start_node(stack, "origin", source), await start_node(stack, "r1")
@@ -70,7 +70,7 @@ async def test_an_object_without_bytes(stack: AsyncExitStack) -> None:
     assert relay.object.ledger.complete
 
 
-@pytest.mark.parametrize("chunk_bytes", [CHUNK_BYTES_MIN, CHUNK_BYTES_MAX])
+@pytest.mark.parametrize("chunk_bytes", [CHUNK_BYTES_PLAIN, CHUNK_BYTES_MAX])
 async def test_no_message_comes_near_the_limit(stack: AsyncExitStack, chunk_bytes: int) -> None:
     source = MemoryOrigin(os.urandom(3 * CHUNK_BYTES_MAX + 5), chunk_bytes=chunk_bytes)
     source.release()

@@ -29,7 +29,7 @@ import pytest
 import pytest_asyncio
 
 from chappe.core.events import ObjectState
-from chappe.core.manifest import CHUNK_BYTES_MIN, DELTA_FILE, FileEntry
+from chappe.core.manifest import CHUNK_BYTES_PLAIN, DELTA_FILE, FileEntry
 from chappe.core.reasons import ParentLossReason
 from chappe.core.stripemap import StripeMap
 from chappe.errors import DeltaError, DiskFullError, ManifestError
@@ -148,9 +148,9 @@ def test_torn_chunks_are_fetched_again(tmp_path: Path, store: Store) -> None:
     abandon(store)
     path = store.layout.object(COMPRESSED.object_id).files / DELTA_FILE
     with path.open("r+b") as file:
-        file.seek(5 * CHUNK_BYTES_MIN)
+        file.seek(5 * CHUNK_BYTES_PLAIN)
         file.write(bytes(100))
-        file.truncate(11 * CHUNK_BYTES_MIN + 10)  # a power failure: the last chunk got some of its bytes
+        file.truncate(11 * CHUNK_BYTES_PLAIN + 10)  # a power failure: the last chunk got some of its bytes
     again = Store.open(tmp_path / "store")
     held = again.objects()[COMPRESSED.object_id]
     held.recover()
@@ -180,13 +180,13 @@ def last_page(index: int, digests: int, end_bytes: int) -> bytes:
     ("page", "why"),
     [
         (last_page(1, 1, 1 << 40), "at most"),
-        (last_page(1, 1, 4 * CHUNK_BYTES_MIN), "cannot be the last"),  # ends before this page
-        (last_page(1, 1, 5 * CHUNK_BYTES_MIN + 1), "cannot be the last"),
-        (last_page(1, 2, 5 * CHUNK_BYTES_MIN), "cannot be the last"),
-        (last_page(1, 0, 4 * CHUNK_BYTES_MIN + 1), "cannot be the last"),
-        (last_page(2, 1, 8 * CHUNK_BYTES_MIN + 1), "before page"),
+        (last_page(1, 1, 4 * CHUNK_BYTES_PLAIN), "cannot be the last"),  # ends before this page
+        (last_page(1, 1, 5 * CHUNK_BYTES_PLAIN + 1), "cannot be the last"),
+        (last_page(1, 2, 5 * CHUNK_BYTES_PLAIN), "cannot be the last"),
+        (last_page(1, 0, 4 * CHUNK_BYTES_PLAIN + 1), "cannot be the last"),
+        (last_page(2, 1, 8 * CHUNK_BYTES_PLAIN + 1), "before page"),
         (last_page(1, 3, 0), "bytes of digests"),  # short, and not the last
-        (encode_page(1, [bytes(17)], 4 * CHUNK_BYTES_MIN + 1), "bytes of digests"),
+        (encode_page(1, [bytes(17)], 4 * CHUNK_BYTES_PLAIN + 1), "bytes of digests"),
     ],
     ids=["beyond", "before", "more", "fewer", "none", "early", "short", "odd"],
 )
@@ -197,7 +197,7 @@ def test_last_pages_that_cannot_be_true(store: Store, page: bytes, why: str) -> 
     assert (held.pages_held, held.ledger.total) == (1, None)
     go_on(store, held, COMPRESSED, 1, PAGES)
     with pytest.raises(ManifestError, match=r"differs|cannot|does not|of an object of"):
-        held.put_page(last_page(PAGES - 1, 1, TOTAL * CHUNK_BYTES_MIN))
+        held.put_page(last_page(PAGES - 1, 1, TOTAL * CHUNK_BYTES_PLAIN))
     assert held.ledger.complete
     store.close()
 
@@ -207,7 +207,7 @@ def test_an_end_in_a_full_object_is_no_end(store: Store) -> None:
     held.put_header(BASE.header)
     digests = [bytes(16)] * BASE.manifest.chunks_per_page
     with pytest.raises(ManifestError, match="which it does not"):
-        held.put_page(encode_page(0, digests, 16 * CHUNK_BYTES_MIN))
+        held.put_page(encode_page(0, digests, 16 * CHUNK_BYTES_PLAIN))
     assert held.ledger.total == BASE.manifest.chunks_total
     store.close()
 
@@ -215,7 +215,7 @@ def test_an_end_in_a_full_object_is_no_end(store: Store) -> None:
 def test_a_parent_that_ends_it_early_gives_nothing_wrong(store: Store) -> None:
     """It costs the full object, and whoever reports that end is found out by the coordinator."""
     data = COMPRESSED.files[DELTA_FILE]
-    short = with_bytes(COMPRESSED, data[: 6 * CHUNK_BYTES_MIN - 100])
+    short = with_bytes(COMPRESSED, data[: 6 * CHUNK_BYTES_PLAIN - 100])
     held = receive(store, short)
     assert held.ledger.complete
     with pytest.raises(DeltaError, match=r"cut short|without its closing"):
@@ -227,7 +227,7 @@ def test_a_parent_that_ends_it_early_gives_nothing_wrong(store: Store) -> None:
 
 # ---- hops ----
 
-CHUNK = CHUNK_BYTES_MIN
+CHUNK = CHUNK_BYTES_PLAIN
 PAYLOAD = os.urandom(10 * CHUNK + 17)
 
 

@@ -10,7 +10,7 @@ import pytest
 from fakes import OBJECT_ID, MemoryOrigin, Node, start_node, token, until
 
 import chappe.hop.push
-from chappe.core.manifest import CHUNK_BYTES_MIN
+from chappe.core.manifest import CHUNK_BYTES_PLAIN
 from chappe.core.reasons import ParentLossReason
 from chappe.errors import DiskFullError
 from chappe.hop.client import build_request
@@ -19,7 +19,7 @@ from chappe.hop.push import ExpectedPush, PushEnd, push
 from chappe.hop.receive import FetchEnd, Receiver
 from chappe.v1.relay_pb2 import EdgeToken, EndReason
 
-PAYLOAD = os.urandom(9 * CHUNK_BYTES_MIN + 17)
+PAYLOAD = os.urandom(9 * CHUNK_BYTES_PLAIN + 17)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from fakes import OBJECT_ID, MemoryOrigin, Node, start_node, token, until
 
 import chappe.hop.push
 from chappe.core.effects import PeerRef
-from chappe.core.manifest import CHUNK_BYTES_MIN
+from chappe.core.manifest import CHUNK_BYTES_PLAIN
 from chappe.core.reasons import ParentLossReason
 from chappe.core.relay_events import PushOrder
 from chappe.hop.client import build_request
@@ -21,7 +21,7 @@ from chappe.hop.pushes import PushEdge, Pushes
 from chappe.hop.receive import FetchEnd, Receiver
 from chappe.v1.relay_pb2 import EdgeToken, EndReason
 
-PAYLOAD = os.urandom(5 * CHUNK_BYTES_MIN + 17)
+PAYLOAD = os.urandom(5 * CHUNK_BYTES_PLAIN + 17)
 
 
 class Parent:

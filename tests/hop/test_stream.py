@@ -8,7 +8,7 @@ import pytest
 from fakes import OBJECT_ID, MemoryOrigin, token
 
 from chappe.core.ledger import OPEN_END
-from chappe.core.manifest import CHUNK_BYTES_MIN
+from chappe.core.manifest import CHUNK_BYTES_PLAIN
 from chappe.hop import stream
 from chappe.hop.guard import Ticket
 from chappe.hop.outlet import BATCH_BYTES_MAX
@@ -49,7 +49,7 @@ class Link:
 async def serve(link: Link, chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that comes late: all is here when it asks."""
     monkeypatch.setattr(stream, "boot_now", link.clock)
-    source = MemoryOrigin(bytes(chunks * CHUNK_BYTES_MIN))
+    source = MemoryOrigin(bytes(chunks * CHUNK_BYTES_PLAIN))
     source.release()
     ticket = Ticket((OBJECT_ID, 0, 0), "child", 1, 1, False, link.now)
     assert await ChildStream(source, REQUEST, ticket, link.write).run() == EndReason.END_REASON_COMPLETE
@@ -66,4 +66,4 @@ async def test_a_fast_link_gets_several_in_a_message_once_it_has_shown_it(monkey
     link = Link(1e8, 1 << 20)
     await serve(link, 700, monkeypatch)
     assert link.batches[0][1] == 1
-    assert 4 <= max(count for _, count in link.batches) <= BATCH_BYTES_MAX // CHUNK_BYTES_MIN
+    assert 4 <= max(count for _, count in link.batches) <= BATCH_BYTES_MAX // CHUNK_BYTES_PLAIN

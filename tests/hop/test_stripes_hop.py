@@ -12,7 +12,7 @@ import pytest
 from fakes import OBJECT_ID, MemoryOrigin, Node, start_node, token, until
 
 from chappe.core.ledger import OPEN_END
-from chappe.core.manifest import CHUNK_BYTES_MIN
+from chappe.core.manifest import CHUNK_BYTES_PLAIN
 from chappe.core.reasons import ParentLossReason
 from chappe.core.stripemap import StripeMap
 from chappe.hop.client import build_request
@@ -27,7 +27,7 @@ from chappe.v1.relay_pb2 import StripeMap as StripeMapMessage
 from chappe.wire.frames import ChunkBatch, Reply, decode_reply
 
 CHUNKS = 41
-PAYLOAD = os.urandom((CHUNKS - 1) * CHUNK_BYTES_MIN + 77)
+PAYLOAD = os.urandom((CHUNKS - 1) * CHUNK_BYTES_PLAIN + 77)
 MAP = StripeMap((2, 1, 1))
 
 
@@ -169,7 +169,7 @@ async def test_a_child_counts_this_streams_chunks_only() -> None:
 
 async def test_chunks_of_another_stripe_were_not_asked_for() -> None:
     chunk = of_stripe(0)[0]
-    reason, detail = await said([ChunkBatch([(chunk, PAYLOAD[:CHUNK_BYTES_MIN])])], 5.0)
+    reason, detail = await said([ChunkBatch([(chunk, PAYLOAD[:CHUNK_BYTES_PLAIN])])], 5.0)
     assert reason is ParentLossReason.PROTOCOL
     assert "was not asked for" in detail
 

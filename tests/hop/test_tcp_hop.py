@@ -16,7 +16,7 @@ import pytest
 from fakes import MemoryObject, MemoryOrigin, Node, start_node, token, until
 
 from chappe.core.effects import PeerRef
-from chappe.core.manifest import CHUNK_BYTES_MIN
+from chappe.core.manifest import CHUNK_BYTES_PLAIN
 from chappe.core.reasons import ParentLossReason
 from chappe.errors import DiskFullError
 from chappe.hop import outlet as outlets
@@ -36,7 +36,7 @@ from chappe.wire.frames import ChunkBatch, decode_reply
 from chappe.wire.tcp_frames import encode_chunk_head, encode_hello
 
 LOOPBACK = parse_address("127.0.0.1:0")
-CHUNK = CHUNK_BYTES_MIN
+CHUNK = CHUNK_BYTES_PLAIN
 
 
 class FileOrigin(MemoryOrigin):

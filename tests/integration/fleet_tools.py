@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from chappe.cli.localfleet import LocalFleet, RelaySpec
 from chappe.cli.process import Process
 from chappe.cli.settings import TlsSettings
-from chappe.core.manifest import CHUNK_BYTES_MIN
+from chappe.core.manifest import CHUNK_BYTES_PLAIN
 from chappe.hop.source import Signal
 from chappe.origin.scan import Snapshot
 from chappe.origin.source import OriginObject
@@ -181,8 +181,8 @@ class HeldOrigins:
 
     def _make(self, snapshot: Snapshot, object_id: str, _chunk_bytes: int, *rest: Any, **options: Any) -> OriginObject:
         gate = next(self._next)
-        gate.chunks = int(self.share * snapshot.snapshot_bytes / CHUNK_BYTES_MIN)
-        return OriginObject(snapshot, object_id, CHUNK_BYTES_MIN, *rest, gate=gate, **options)
+        gate.chunks = int(self.share * snapshot.snapshot_bytes / CHUNK_BYTES_PLAIN)
+        return OriginObject(snapshot, object_id, CHUNK_BYTES_PLAIN, *rest, gate=gate, **options)
 
 
 def installed(status: PublicationStatus) -> float:

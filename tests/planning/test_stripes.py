@@ -56,7 +56,7 @@ def check(plan: StripedPlan, b0: float, hosts: Sequence[Host], *, origin_dialabl
         assert max(lengths) - min(lengths) <= 1 or not all(h.dialable for h in hosts)
         origin += rate * len(stripe.chains)
         for chain in stripe.chains:
-            ends[chain[-1]] += 1
+            ends[chain[-1]] += stripe.weight
             for above, below in itertools.pairwise(chain):
                 sent[above] += min(rate, by_name[below].downlink_bytes_per_s)
                 assert by_name[above].dialable or by_name[below].dialable
@@ -73,13 +73,15 @@ def check(plan: StripedPlan, b0: float, hosts: Sequence[Host], *, origin_dialabl
 @pytest.mark.parametrize("seed", range(10))
 def test_a_thousand_random_fleets_keep_every_promise_and_come_within_one_stripe_of_the_bound(seed: int) -> None:
     dice = random.Random(seed)
+    striped = 0
     for _ in range(100):
         b0, hosts = drawn(dice, dice.randint(2, 16))
         plan = plan_stripes(64 * MIB, b0, hosts)
-        assert plan is not None
-        check(plan, b0, hosts)
         bound = striped_rate(b0, hosts)
         shares = [1 + ACK_SHARE - h.uplink_bytes_per_s / bound for h in hosts]
+        assert plan is not None
+        striped += len(plan.stripes) > 1
+        check(plan, b0, hosts)
         partly = max(1, sum(0 < share < 1 for share in shares))
         for count in (2, 5, 16):  # whole numbers cost each of these less than one stripe's rate, and the origin, too
             rate = striped_rate(b0, hosts, count=count)
@@ -87,6 +89,7 @@ def test_a_thousand_random_fleets_keep_every_promise_and_come_within_one_stripe_
             assert rate * (1 + (1 + 1 / partly) / count) >= bound * (1 - 1e-6)
         most = 64 * MIB * (1 + HEADER_SHARE) / rate + len(hosts) * (1 << 16) * 16 / rate  # 16 stripes in one chain
         assert plan.t_all_s <= 1.01 * most
+    assert striped >= 5, "most of these have a downlink that plain chains fill"
 
 
 def best_rate(b0: float, hosts: Sequence[Host]) -> float:
@@ -189,7 +192,7 @@ def test_a_slow_downlink_is_a_tail_everywhere_and_holds_nobody_up() -> None:
     plan = plan_stripes(64 * MIB, 60 * MBIT, hosts, fraction=0.8)
     assert plan is not None
     check(plan, 60 * MBIT, hosts)
-    assert plan.tails["slow"] == len(plan.stripes)
+    assert plan.tails["slow"] == plan.parts
     assert plan.rate_bytes_per_s > 8 * MBIT
     assert plan.t_all_s > 4 * plan.t_target_s
 
@@ -199,7 +202,7 @@ def test_who_is_demoted_sends_nothing() -> None:
     plan = plan_stripes(64 * MIB, 60 * MBIT, hosts, demoted=frozenset({"w0"}))
     assert plan is not None
     check(plan, 60 * MBIT, hosts)
-    assert plan.tails["w0"] == len(plan.stripes)
+    assert plan.tails["w0"] == plan.parts
 
 
 def test_small_payloads_get_fewer_stripes() -> None:
@@ -240,6 +243,31 @@ def test_a_thousand_workers_are_planned_with_bounded_streams() -> None:
     check(plan, b0, hosts)
     assert len(plan.stripes) <= 16
     assert sum(len(stripe.chains) for stripe in plan.stripes) <= max(ORIGIN_STREAMS_MAX, 2 * 1000)
+
+
+def test_parts_with_the_same_tails_are_one_stripe() -> None:
+    """However fine the parts, there are no more stripes than shifts of tails end: hardly more than workers."""
+    dice = random.Random(11)
+    finer = 0
+    for _ in range(60):
+        b0, hosts = drawn(dice, dice.randint(3, 12), equal_downlinks=True)
+        plan = plan_stripes(1024 * MIB, b0, hosts)
+        assert plan is not None
+        sets = [frozenset(chain[-1] for chain in stripe.chains) for stripe in plan.stripes]
+        assert len(set(sets)) == len(sets) <= len(hosts) + 1
+        finer += plan.parts > len(sets)
+        best = striped_rate(b0, hosts)
+        assert plan.rate_bytes_per_s >= 0.94 * best
+    assert finer > 30
+
+
+def test_small_chunks_fill_sooner() -> None:
+    hosts = hosts_of([30, 20, 20, 20, 15, 10, 6, 6], 30)
+    large, small = (plan_stripes(24 * MIB, 60 * MBIT, hosts, chunk_bytes=size) for size in (1 << 16, 1 << 14))
+    assert large is not None
+    assert small is not None
+    assert 0 < small.fill_s < large.fill_s
+    assert small.t_all_s < large.t_all_s
 
 
 def test_the_order_of_the_workers_does_not_matter() -> None:

@@ -6,8 +6,10 @@ import random
 
 import pytest
 
-from chappe.planning.striping import WORTH, plan_striping
+from chappe.core.manifest import CHUNK_BYTES_MIN
+from chappe.planning.striping import WORTH, plan_striping, striped_chunk_bytes
 from chappe.planning.topology import Link, plan_chains
+from chappe.units import format_rate
 
 MBIT = 1e6 / 8
 MIB = 1 << 20
@@ -36,11 +38,23 @@ def test_the_issues_fleet_gets_stripes_and_everybody_is_told_why() -> None:
     links = links_of(30, 30, 30, 30, 30, 8, 8, 8, 8)
     striping = plan_striping(90 * MBIT, links, payload_bytes=32 * MIB)
     assert striping is not None
-    assert striping.why.startswith("4 stripes of 7.14 Mbit/s for 9 unequal workers: T(1) ")
-    assert striping.whys["id0"] == "inner in all 4 stripes: uplink 30 Mbit/s of 28.6 Mbit/s (declared)"
-    assert (
-        striping.whys["id8"] == "inner in 1 of 4 stripes, sends 7.14 Mbit/s: uplink 8 Mbit/s of 28.6 Mbit/s (declared)"
+    plan = striping.plan
+    assert striping.why.startswith(
+        f"{len(plan.stripes)} stripes, together {format_rate(plan.rate_bytes_per_s)}, for 9 "
     )
+    assert striping.whys["id0"].startswith(f"inner in all {len(plan.stripes)} stripes: uplink 30 Mbit/s of 2")
+    inner = sum(all(chain[-1] != "id8" for chain in stripe.chains) for stripe in plan.stripes)
+    sends = format_rate(plan.rate_bytes_per_s * (1 - plan.tails["id8"] / plan.parts))
+    assert striping.whys["id8"].startswith(f"inner in {inner} of {len(plan.stripes)} stripes, sends {sends}: uplink 8 ")
+    assert 0 < inner < len(plan.stripes)
+
+
+@pytest.mark.parametrize(("size", "chunk"), [(1 << 20, 1 << 14), (1 << 34, 1 << 16)])
+def test_chunks_are_as_large_as_the_fill_allows(size: int, chunk: int) -> None:
+    links = links_of(30, 20, 20, 20, 15, 10, 6, 6)
+    striping = plan_striping(60 * MBIT, links, payload_bytes=size, chunk_bytes=CHUNK_BYTES_MIN)
+    assert striping is not None
+    assert striped_chunk_bytes(striping, 1 << 16) == chunk
 
 
 def test_who_throttles_or_is_demoted_is_told_so() -> None:

@@ -136,7 +136,9 @@ class EdgeMaker:
         have = self.book.main.get((place.chain.stripe, child.worker_id))
         if parent is not None and (have is None or not have.same_edge(wanted)):
             streams = 1 if place.position else len(self.layout.chains)
-            wanted = replace(wanted, expected_bytes_per_s=float(f"{self.expected(parent, child, streams):.2g}"))
+            weights, stripe = self.stripes.weights, place.chain.stripe
+            expected = self.expected(parent, child, streams) * (weights[stripe] if stripe < len(weights) else 1)
+            wanted = replace(wanted, expected_bytes_per_s=float(f"{expected:.2g}"))
         return self._issue(self.book.main, (place.chain.stripe, child.worker_id), wanted)
 
     def _issue(self, book: dict[K, Issued], key: K, wanted: Issued) -> Issued:

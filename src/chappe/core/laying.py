@@ -5,11 +5,12 @@ from __future__ import annotations
 from chappe.core import striped
 from chappe.core.chain import Chain, Layout
 from chappe.core.context import Context
-from chappe.core.events import Topology
+from chappe.core.events import PublishRequested, Topology
+from chappe.core.manifest import CHUNK_BYTES_MIN, chunk_bytes_for
 from chappe.core.publication import Publication
 from chappe.core.rates import downlink, link_of, uplink
-from chappe.planning.striping import Striping, plan_striping
-from chappe.planning.topology import Link, Plan, broadcast_floor, plan_chains, plan_star
+from chappe.planning.striping import Striping, plan_striping, striped_chunk_bytes
+from chappe.planning.topology import Link, Plan, broadcast_floor, plan_chains, plan_star, worker_rate
 
 
 class Laying:
@@ -26,6 +27,27 @@ class Laying:
     def origin_rate(self, origin_id: str) -> float:
         origin, assumed = self._context.state.workers.get(origin_id), self._context.config.assumed_bytes_per_s
         return assumed if origin is None else uplink(origin, assumed, self._context.now).bytes_per_s
+
+    def chunk_bytes(self, event: PublishRequested) -> int:
+        """Chunks are cut before chains are laid: for what a chain's links will carry, smaller where stripes will."""
+        links = self.links()
+        origin = self.origin_rate(event.origin_id)
+        if not links:
+            return chunk_bytes_for(0.0)
+        if event.topology is Topology.STAR:
+            return chunk_bytes_for(origin / len(links))
+        usual = chunk_bytes_for(worker_rate(links))
+        if event.topology is not Topology.STRIPED or event.chains:
+            return usual
+        striping = plan_striping(
+            origin,
+            links,
+            payload_bytes=max(1, event.snapshot_bytes),
+            fraction=event.until,
+            origin_dialable=event.origin_id not in self._context.undialable,
+            chunk_bytes=CHUNK_BYTES_MIN,
+        )
+        return usual if striping is None else striped_chunk_bytes(striping, usual)
 
     def lay(self, publication: Publication, links: list[Link]) -> None:
         striping = self._striping(publication, links)

@@ -22,7 +22,9 @@ from chappe.core.digest import ALGORITHMS, Algorithm
 from chappe.errors import ManifestError
 
 LEAF_BYTES = 1 << 20
-CHUNK_BYTES_MIN = 1 << 16
+CHUNK_BYTES_MIN = 1 << 14
+CHUNK_BYTES_PLAIN = 1 << 16
+"""The least where a hop carries everything: a smaller one costs CPU and gains nothing."""
 CHUNK_BYTES_MAX = 1 << 21
 CHUNKS_PER_PAGE = 128
 CHUNKS_PER_PAGE_MAX = 4096
@@ -69,7 +71,7 @@ class ChunkPlace(NamedTuple):
 def chunk_bytes_for(link_bytes_per_s: float) -> int:
     """About 10 ms on the chain's links, as a power of two from 64 KiB to 1 MiB (2 MiB is the protocol's limit)."""
     wanted = link_bytes_per_s * CHUNK_TIME_S
-    size = CHUNK_BYTES_MIN
+    size = CHUNK_BYTES_PLAIN
     while size * 2 <= min(wanted * 1.42, LEAF_BYTES):  # round to the nearest power of two
         size *= 2
     return size
@@ -106,7 +108,7 @@ class Manifest:
         if self.algorithm.name not in ALGORITHMS:
             raise ManifestError(f"digest algorithm {self.algorithm.name!r} is not known here")
         if not CHUNK_BYTES_MIN <= self.chunk_bytes <= CHUNK_BYTES_MAX or self.chunk_bytes & (self.chunk_bytes - 1):
-            raise ManifestError(f"chunk_bytes {self.chunk_bytes} is not a power of two from 64 KiB to 2 MiB")
+            raise ManifestError(f"chunk_bytes {self.chunk_bytes} is not a power of two from 16 KiB to 2 MiB")
         if not 1 <= self.chunks_per_page <= CHUNKS_PER_PAGE_MAX:
             raise ManifestError(f"chunks_per_page {self.chunks_per_page} is not in 1..{CHUNKS_PER_PAGE_MAX}")
         if not self.files:

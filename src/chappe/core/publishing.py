@@ -11,14 +11,13 @@ from chappe.core.bases import NOTHING, promised, takers
 from chappe.core.context import Context
 from chappe.core.effects import PublishAccepted, PublishAlready, RequestRefused
 from chappe.core.ending import Ending
-from chappe.core.events import Compressed, DeltaFrom, Payload, PublishRequested, PublishWatcherLeft, Topology
+from chappe.core.events import Compressed, DeltaFrom, Payload, PublishRequested, PublishWatcherLeft
 from chappe.core.lanes import of_version
 from chappe.core.laying import Laying
-from chappe.core.manifest import chunk_bytes_for
 from chappe.core.publication import ENDED, Phase, Publication
 from chappe.core.versions import Verdict, judge, next_version
 from chappe.planning.compression import compression_gain
-from chappe.planning.topology import Link, worker_rate
+from chappe.planning.topology import Link
 
 
 class Publishing:
@@ -79,7 +78,7 @@ class Publishing:
             until=event.until,
             topology=event.topology,
             chains_wanted=event.chains,
-            chunk_bytes=chunk_bytes_for(self._chain_rate(event)),
+            chunk_bytes=self._laying.chunk_bytes(event),
             snapshot_bytes=event.snapshot_bytes,
             started_s=self._context.now - event.elapsed_s,
             watchers={event.request: event.until},
@@ -142,15 +141,6 @@ class Publishing:
             publication.payload_reason = f"{len(ready)} of {len(self._laying.links())} workers hold {bases}"
         else:
             publication.payload_reason = "no worker holds the base" if event.deltas else event.no_delta
-
-    def _chain_rate(self, event: PublishRequested) -> float:
-        """What a chain's links will carry: chunks are cut before chains are laid."""
-        links = self._laying.links()
-        if not links:
-            return 0.0
-        if event.topology is Topology.STAR:
-            return self._laying.origin_rate(event.origin_id) / len(links)
-        return worker_rate(links)
 
     def _prune(self) -> None:
         """Forget the oldest publications that are over."""

@@ -89,6 +89,18 @@ class Course:
         """The header has gone, or was not asked for: chunks are next."""
         return not self._wants_header and self._source.manifest is not None
 
+    def stripe(self) -> tuple[float, int] | None:
+        """The stripe's part of the payload, and how many chunks of it the child held; None where all are meant."""
+        manifest = self._source.manifest
+        if self._stripes.plain or manifest is None:
+            return None
+        if not self._restricted:
+            self._restrict(manifest)
+        total = manifest.chunks_total
+        whole = sum(b - a for a, b in self._stripes.within(self._stripe, [(0, total)], total))
+        weights = self._stripes.weights
+        return weights[self._stripe] / sum(weights), max(0, whole - len(self._wanted) - self._taken)
+
     def backlog_bytes(self) -> int:
         """What is held here, wanted by the child, and not sent yet. From the event loop at any time."""
         manifest = self._source.manifest

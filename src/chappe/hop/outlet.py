@@ -24,6 +24,7 @@ from chappe.wire.frames import CHUNKS_PER_MESSAGE_MAX, encode_chunks, encode_end
 BATCH_BYTES_MAX = LEAF_BYTES
 """Of one gRPC message: it is in memory, here and at the child."""
 _UNSENT_CHUNKS = 2  # may wait in the kernel: about 20 ms of the link
+_UNSENT_CHUNKS_IN_TURNS = 0.5
 _BEGIN_BYTES_PER_S_MAX = 125e6  # above that pacing costs more than it gives
 HOLD_S = 0.5
 """How long chunks wait for a data connection that was offered: two round trips of almost any link, with TLS three."""
@@ -63,15 +64,18 @@ class Outlet:
         """
         return 0.0 if self._hold_until_s is None else max(0.0, self._hold_until_s - now)
 
-    async def switch(self, manifest: Manifest) -> TcpOutlet | None:
-        """The data connection, if it is there by now: the child has been told to look there."""
+    async def switch(self, manifest: Manifest, *, in_turns: bool = False) -> TcpOutlet | None:
+        """The data connection, if it is there by now: the child has been told to look there.
+
+        `in_turns`: each chunk may have the whole link, and others wait for what is left unsent.
+        """
         tcp = None if self._offer is None else self._offer.take()
         if tcp is None:
             return None
         self._tcp = tcp
         self._hold_until_s = None
-        tcp.limit_unsent(_UNSENT_CHUNKS * manifest.chunk_bytes)
-        if 0 < self._expected_bytes_per_s <= _BEGIN_BYTES_PER_S_MAX:
+        tcp.limit_unsent(int((_UNSENT_CHUNKS_IN_TURNS if in_turns else _UNSENT_CHUNKS) * manifest.chunk_bytes))
+        if not in_turns and 0 < self._expected_bytes_per_s <= _BEGIN_BYTES_PER_S_MAX:
             tcp.begin_at(self._expected_bytes_per_s)
         await self.write(encode_tcp_switch())
         return tcp

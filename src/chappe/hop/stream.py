@@ -34,6 +34,7 @@ from chappe.hop.stall import stall_timeout_s
 from chappe.hop.tcp_feed import Feed
 from chappe.hop.tcp_listen import Offer
 from chappe.hop.tcp_send import TcpLostError, TcpOutlet
+from chappe.hop.turns import Turns
 from chappe.v1.relay_pb2 import EndReason, FetchRequest
 
 _END_GRACE_S = 1.0  # how long a stream that was ended may take to say so before it is cut
@@ -57,6 +58,8 @@ class ChildStream:
         self.source = source
         self.ticket = ticket
         self.meter = HopMeter()
+        self.turns: Turns | None = None
+        """Those of the node, for stripes; before `run`."""
         self._course = Course(source, request)
         self._rejected = request.rejected_chunks
         if not 0 <= request.expected_bytes_per_s < math.inf:
@@ -122,7 +125,7 @@ class ChildStream:
             seen = source.signal.count
             manifest = source.manifest
             if manifest is not None and course.begun and source.state is not SourceState.DROPPED:
-                tcp = await self._outlet.switch(manifest)
+                tcp = await self._outlet.switch(manifest, in_turns=course.stripe() is not None)
                 if tcp is not None:
                     self.meter.switched_to_tcp()
                     return await self._feed(tcp)
@@ -146,7 +149,7 @@ class ChildStream:
                     await self._wait(seen, min(until_s - now, hold_s or until_s - now))
 
     async def _feed(self, tcp: TcpOutlet) -> EndReason:
-        feed = Feed(self.source, self._course, self.ticket, self.meter, self._uplink, tcp)
+        feed = Feed(self.source, self._course, self.ticket, self.meter, self._uplink, tcp, self.turns)
         try:
             while True:
                 fed = await tcp.run(feed.run)
@@ -206,11 +209,13 @@ class StreamBook:
     def __init__(self, signal: Signal | None = None) -> None:
         """`signal` fires when a stream begins and when one ends."""
         self.meters = HopMeters(sending=True, signal=signal)
+        self._turns = Turns()
         self._streams: set[ChildStream] = set()
 
     async def run(self, stream: ChildStream) -> EndReason:
         """`ChildStream.run`, counted."""
         self._streams.add(stream)
+        stream.turns = self._turns
         try:
             with self.meters.measure(stream.ticket.child, stream.meter):
                 return await stream.run()

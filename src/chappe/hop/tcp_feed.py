@@ -23,6 +23,7 @@ from chappe.hop.signal import Bell
 from chappe.hop.source import ChunkFiles, ChunkSource
 from chappe.hop.stall import stall_timeout_s
 from chappe.hop.tcp_send import FileChunk, TcpOutlet
+from chappe.hop.turns import CHANGE_S, Share, Turns
 from chappe.v1.relay_pb2 import EndReason
 from chappe.wire.frames import encode_end
 from chappe.wire.tcp_frames import HEAD_BYTES, encode_chunk_head, encode_message
@@ -56,16 +57,23 @@ class Feed:
         meter: HopMeter,
         uplink: TokenBucket | None,
         outlet: TcpOutlet,
+        turns: Turns | None = None,
     ) -> None:
+        """`turns`: of several stripes that leave this node, each sends chunks when it is its turn."""
         self._source, self._course, self._ticket = source, course, ticket
         self._meter, self._uplink, self._outlet = meter, uplink, outlet
         self._files = source if isinstance(source, ChunkFiles) else None
+        stripe = course.stripe()
+        self._turns = None if stripe is None else turns
+        self._share = Share(1.0, 0.0) if stripe is None or turns is None else turns.join(*stripe)
         self._bell = Bell()
         self._stopped = False
 
     def stop(self) -> None:
         self._stopped = True
         self._bell.ring()
+        if self._turns is not None:
+            self._turns.leave(self._share)
 
     def run(self) -> Fed:
         """Raises TcpLostError, and what the source raises."""
@@ -84,6 +92,8 @@ class Feed:
                 case Dry(until_s):
                     ticket.progress(now)  # it has all that there is
                     self._meter.idle(now)
+                    if self._turns is not None:
+                        self._turns.rest(self._share)
                     self._bell.wait(until_s - now)
                 case Mark(reply):
                     outlet.write(encode_message(reply))
@@ -91,7 +101,7 @@ class Feed:
                     self._say(replies)
                 case Carry(pages, chunks):
                     self._say(pages)
-                    unreadable = self._carry(chunks)
+                    unreadable = self._carry_in_turn(chunks)
                     if unreadable:
                         return Fed(None, unreadable)
                 case Ended(reason):
@@ -113,6 +123,21 @@ class Feed:
             self._begin(len(reply))
             self._outlet.write(encode_message(reply))
             self._end(len(reply))
+
+    def _carry_in_turn(self, chunks: list[int]) -> tuple[int, ...]:
+        manifest = self._source.manifest
+        if self._turns is None or manifest is None:
+            return self._carry(chunks)
+        self._meter.start(boot_now())
+        if not self._turns.take(self._share, len(chunks), self._mark):
+            raise _StoppedError
+        unreadable = self._carry(chunks)
+        ahead_s = CHANGE_S + 2 * self._outlet.round_trip_s()
+        self._turns.sent(self._share, ahead_s * self._meter.paced_bytes_per_s() / manifest.chunk_bytes)
+        return unreadable
+
+    def _mark(self) -> None:
+        self._outlet.write(encode_message(self._course.mark(boot_now()).reply))
 
     def _carry(self, chunks: list[int]) -> tuple[int, ...]:
         """Returns the chunks that were not sent, because they cannot be read."""

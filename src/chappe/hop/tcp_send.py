@@ -16,6 +16,7 @@ import os
 import queue
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -32,6 +33,7 @@ Result = TypeVar("Result")
 BEGIN_SHARE = 1.25
 BEGIN_S = 0.5
 """On a link of so long a round trip it changes nothing: slow start takes longer to get there."""
+_MIN_RTT, _MIN_RTT_AT, _TCP_INFO_BYTES = struct.Struct("=I"), 148, 152  # tcpi_min_rtt, in microseconds
 _BLOCK_BYTES = 256 << 10  # of a chunk that goes through memory: it stays in the processor's cache
 
 
@@ -76,6 +78,14 @@ class TcpOutlet:
         """See `set_unsent_limit`."""
         with contextlib.suppress(OSError):  # closed by its thread meanwhile: the next `run` will say so
             set_unsent_limit(self._connection, size_bytes)
+
+    def round_trip_s(self) -> float:
+        """The shortest of late; 0 where the kernel does not say. From any thread."""
+        try:
+            info = self._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        except (OSError, AttributeError):  # it has been closed; no Linux
+            return 0.0
+        return 0.0 if len(info) < _TCP_INFO_BYTES else float(_MIN_RTT.unpack_from(info, _MIN_RTT_AT)[0]) / 1e6
 
     def begin_at(self, bytes_per_s: float) -> None:
         """Do not send faster than a quarter more than this for a moment.

@@ -22,7 +22,7 @@ from chappe.hop.net import Tls
 T = TypeVar("T")
 
 SOCKET_ERRORS = (OSError, ssl.SSLError)
-UNSENT_BYTES_MIN = 128 << 10
+UNSENT_BYTES_MIN = 16 << 10
 UNSENT_BYTES_MAX = 4 << 20
 UNACKNOWLEDGED_BYTES_MAX = 32 << 20
 """As the kernel counts, with its own overhead: about 1 Gbit/s at a round trip of 60 ms, with a loss in it."""

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chappe.core.digest import XXH3_128
-from chappe.core.manifest import CHUNK_BYTES_MIN, DELTA_FILE, FileEntry, Manifest, ObjectKind
+from chappe.core.manifest import CHUNK_BYTES_PLAIN, DELTA_FILE, FileEntry, Manifest, ObjectKind
 from chappe.errors import CodecError, DiskFullError, PublicationCancelledError, SnapshotError
 from chappe.hop.disk import store_error
 from chappe.hop.ordered import OrderedMap
@@ -83,7 +83,7 @@ class DeltaFile:
         spool: Path | None,
         *,
         share_max: float = SHARE_MAX,
-        chunk_bytes: int = CHUNK_BYTES_MIN,
+        chunk_bytes: int = CHUNK_BYTES_PLAIN,
     ) -> None:
         """`manifest` is that of the full object that the delta leads to; of its bytes the delta has at most about
         `share_max`, or it is given up. Of a folded one that is `WORTH_SHARE`: no sample has told what it will have. The

@@ -1,32 +1,36 @@
 """Stripes: the physical bound on unequal links, with one parent and one child in each stripe.
 
-The payload is cut into K equal stripes. In each of them every worker stands once, in one of the stripe's chains, and
-worker i is a *tail* in k_i of the K stripes: it sends in the others only, so that it receives R and sends
+The payload is cut into G equal parts. In each of them every worker stands once, in one of the part's chains, and
+worker i is a *tail* in k_i of the G parts: it sends in the others only, so that it receives R and sends
 
-    (K - k_i)/K * R  +  a * R          a: the ACKs of what it receives, a share of the downlink's rate
+    (G - k_i)/G * R  +  a * R          a: the ACKs of what it receives, a share of the downlink's rate
 
-A stripe has as many chains as tails, and the origin sends R/K into each chain. So a rate R is possible when
+A part has as many chains as tails, and the origin sends R/G into each chain. So a rate R is possible when
 
-    sum_i k_i <= K * B0/R,     k_i >= K * t_i,     t_i = min(1, max(0, 1 + a - u_i/R))       (tail shares)
+    sum_i k_i <= G * B0/R,     k_i >= G * t_i,     t_i = min(1, max(0, 1 + a - u_i/R))       (tail shares)
 
-and the tails are dealt like shifts around a clock (McNaughton's rule): worker after worker takes the next k_i stripes,
-beginning again at the first one after the last, so that no stripe has more than one tail more than another one and
-nobody is twice in one. Without whole numbers (K -> infinity), with a = 0 and no uplink above R, this is
-N*R = B0 + sum u, the bound. Whole numbers cost less than R/K for each worker that is tail in a part of the stripes.
+and the tails are dealt like shifts around a clock (McNaughton's rule): worker after worker takes the next k_i parts,
+beginning again at the first one after the last, so that no part has more than one tail more than another one and
+nobody is twice in one. Without whole numbers (G -> infinity), with a = 0 and no uplink above R, this is
+N*R = B0 + sum u, the bound. Whole numbers cost less than R/G for each worker that is tail in some of the parts.
+
+Parts with the same tails are one *stripe*, with their number as its weight. One part differs from the one before it
+only where somebody's shift ends, so there are at most as many stripes as workers, however fine the parts.
 
 Workers whose downlink is below R would throttle what is behind them: they are tails everywhere, at their own rate, as
 are demoted ones. At which downlink that begins is found by trying. Uplinks above R gain nothing: a second child in a
 stripe would use them, and is not planned.
 
-A stripe's hop carries R/K, so a chunk takes K times as long as on a plain hop, and the fill of its pipeline too: small
-payloads and long chains get few stripes. Rates in bytes per second, sizes in bytes, times in seconds. Pure.
+A node sends a few chunks at a time, whichever stripes they are of (`chappe.hop.turns`), so a chunk takes about as long
+as it would on a plain hop. Rates in bytes per second, sizes in bytes, times in seconds. Pure.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from chappe.planning.errors import at_least, positive
@@ -42,6 +46,10 @@ ORIGIN_STREAMS_MAX = 256
 SMALL = 128
 """Up to so many workers every number of stripes is tried, in a larger fleet some."""
 CUTS_MAX = 5
+TURNS = 3
+"""So many chunks a node sends at a time: each takes so many times as long as one alone would on its uplink."""
+_FINE = (20, 24, 32, 48, 64)
+"""More parts than this gain less than a per cent."""
 _SOME = (2, 3, 4, 6, 8, 12, 16)
 _EPSILON = 1e-9
 _BISECTIONS = 30
@@ -57,20 +65,29 @@ class Stripe:
 
 @dataclass(frozen=True, slots=True)
 class StripedPlan:
-    """`tails`: in how many of the stripes each worker sends nothing. Times count headers and the pipelines' fill."""
+    """`tails`: the weight of the stripes in which each worker sends nothing. Times count headers and `fill_s`.
+
+    `fill_s`: until the first chunk has come to the last of the deepest chain; it grows with the size of a chunk.
+    """
 
     rate_bytes_per_s: float
     stripes: tuple[Stripe, ...]
     tails: dict[str, int]
+    fill_s: float
     t_target_s: float
     t_all_s: float
+
+    @property
+    def parts(self) -> int:
+        """The weight of all stripes together."""
+        return sum(stripe.weight for stripe in self.stripes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    count: int
+    count: int  # of equal parts
+    tails: dict[str, int]
     rate: float
-    throttling: frozenset[str]  # downlink below the rate
     score: tuple[float, ...]
 
 
@@ -139,7 +156,7 @@ def plan_stripes(
     stripes_max: int = STRIPES_MAX,
     ack_share: float = ACK_SHARE,
 ) -> StripedPlan | None:
-    """The best plan of two stripes or more for T(fraction), then T(1.0), then with the fewest stripes.
+    """The best plan for T(fraction), T(1.0), then with the fewest stripes: one where the same are tails everywhere.
 
     None where there is none: fewer than two workers, or two that cannot be dialled would have to be neighbours. Plain
     chains (one stripe) are `chappe.planning.layout`'s, who compares is `chappe.planning.striping`.
@@ -171,21 +188,39 @@ class _Model:
     # ---- how many stripes, and at which rate ----
 
     def choices(self, stripes_max: int) -> Iterator[_Choice]:
-        counts = range(2, stripes_max + 1) if len(self.hosts) <= SMALL else [k for k in _SOME if k <= stripes_max]
+        counts = [*range(2, stripes_max + 1), *_FINE] if len(self.hosts) <= SMALL else _SOME
         for throttling in self._cuts():
             for count in counts:
                 rate = striped_rate(
                     self.b0, self.hosts, count=count, tails=throttling | self.demoted, ack_share=self.ack_share
                 )
-                streams = math.floor(count * self.b0 / rate + _EPSILON)
-                if streams > max(ORIGIN_STREAMS_MAX, 2 * len(self.demoted | throttling)):
+                tails = self._tails(count, rate, throttling | self.demoted)
+                stripes = self._stripes(count, tails)
+                if stripes > stripes_max:
                     continue
-                depth = math.ceil(len(self.hosts) / max(1, streams // count))
-                fill_s = (depth - 1) * self.chunk_bytes * count / rate
+                chains = sum(tails.values()) / count
+                if chains * stripes > max(ORIGIN_STREAMS_MAX, 2 * len(self.demoted | throttling)):
+                    continue
+                depth = math.ceil(len(self.hosts) / chains)
+                sent = sum(h.uplink_bytes_per_s * (count - tails[h.name]) for h in self.hosts)
+                whole = sum(count - t for t in tails.values())
+                fill_s = (depth - 1) * self._hop_s(sent / whole, rate / stripes) if whole else 0.0
                 times = sorted(self._own_s(host, rate) for host in self.hosts)
                 target = times[max(0, math.ceil(self.fraction * len(times) - _EPSILON) - 1)]
-                score = (_coarse(target + fill_s), _coarse(times[-1] + fill_s), count)
-                yield _Choice(count, rate, throttling, score)
+                score = (_coarse(target + fill_s), _coarse(times[-1] + fill_s), stripes)
+                yield _Choice(count, tails, rate, score)
+
+    def _stripes(self, count: int, tails: Mapping[str, int]) -> int:
+        """How many different sets of tails there are among so many parts: one more where a shift of tails ends."""
+        ends, at = set(), 0
+        for host in self.hosts:
+            at = (at + tails[host.name]) % count
+            ends.add(at)
+        return len(ends | {0}) if at else len(ends)
+
+    def _hop_s(self, uplink: float, rate: float) -> float:
+        """Of a chunk, on a hop of this rate, from a node that sends `TURNS` of them at a time."""
+        return self.chunk_bytes / max(rate, uplink / TURNS)
 
     def _cuts(self) -> list[frozenset[str]]:
         """Whose downlink is not waited for: nobody's, or those below one of the downlinks that there are."""
@@ -201,30 +236,27 @@ class _Model:
     # ---- who is tail where ----
 
     def lay(self, choice: _Choice, origin_dialable: bool) -> StripedPlan | None:
-        tails = self._tails(choice)
-        of_stripe: list[set[str]] = [set() for _ in range(choice.count)]
+        tails = choice.tails
+        of_part: list[set[str]] = [set() for _ in range(choice.count)]
         at = 0
         for host in self.hosts:
             for _ in range(tails[host.name]):
-                of_stripe[at % choice.count].add(host.name)
+                of_part[at % choice.count].add(host.name)
                 at += 1
         stripes: list[Stripe] = []
-        for names in of_stripe:
+        for names, weight in Counter(map(frozenset, of_part)).items():
             inner = [h for h in self.hosts if h.name not in names]
             chains = _chains(inner, [h for h in self.hosts if h.name in names], origin_dialable)
             if chains is None:
                 return None
-            stripes.append(Stripe(1, tuple(tuple(h.name for h in chain) for chain in chains)))
-        target_s, all_s = self._times(choice, stripes)
-        return StripedPlan(choice.rate, tuple(stripes), tails, target_s, all_s)
+            stripes.append(Stripe(weight, tuple(tuple(h.name for h in chain) for chain in chains)))
+        return StripedPlan(choice.rate, tuple(stripes), tails, *self._times(choice, stripes))
 
-    def _tails(self, choice: _Choice) -> dict[str, int]:
+    def _tails(self, count: int, rate: float, always: frozenset[str]) -> dict[str, int]:
         """As few as uplinks allow; then, while the origin can feed more chains, for those who have the least to spare.
 
-        A stripe needs one at least: that much the origin always has.
+        A part needs one at least: that much the origin always has.
         """
-        count, rate = choice.count, choice.rate
-        always = choice.throttling | self.demoted
         tails = {
             h.name: count if h.name in always else math.ceil(count * tail_share(h, rate, self.ack_share) - _EPSILON)
             for h in self.hosts
@@ -244,15 +276,20 @@ class _Model:
                 heapq.heappush(heap, (left(host), host.name, host))
         return tails
 
-    def _times(self, choice: _Choice, stripes: Sequence[Stripe]) -> tuple[float, float]:
-        hop_s = self.chunk_bytes * choice.count / choice.rate
-        deepest: dict[str, int] = {}
+    def _times(self, choice: _Choice, stripes: Sequence[Stripe]) -> tuple[float, float, float]:
+        """The fill, T(fraction), T(1.0)."""
+        uplinks = {h.name: h.uplink_bytes_per_s for h in self.hosts}
+        latest: dict[str, float] = {}
         for stripe in stripes:
+            rate = choice.rate * stripe.weight / choice.count
             for chain in stripe.chains:
-                for position, name in enumerate(chain):
-                    deepest[name] = max(position, deepest.get(name, 0))
-        times = sorted(self._own_s(h, choice.rate) + deepest[h.name] * hop_s for h in self.hosts)
-        return times[max(0, math.ceil(self.fraction * len(times) - _EPSILON) - 1)], times[-1]
+                at_s = 0.0
+                for above, name in zip(("", *chain), chain, strict=False):
+                    at_s += self._hop_s(uplinks[above], rate) if above else 0.0
+                    latest[name] = max(at_s, latest.get(name, 0.0))
+        times = sorted(self._own_s(h, choice.rate) + latest[h.name] for h in self.hosts)
+        target_s = times[max(0, math.ceil(self.fraction * len(times) - _EPSILON) - 1)]
+        return max(latest.values()), target_s, times[-1]
 
 
 def _chains(inner: Sequence[Host], tails: Sequence[Host], origin_dialable: bool) -> list[list[Host]] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from chappe.core.manifest import CHUNK_BYTES_MIN
 from chappe.planning.fluid import Host
 from chappe.planning.layout import plan_layout
 from chappe.planning.stripes import ACK_SHARE, HEADER_SHARE, StripedPlan, plan_stripes
@@ -17,6 +18,9 @@ from chappe.units import format_duration, format_rate
 
 WORTH = 1.05
 """Stripes cost streams, and more of them: a promise of less than this is not worth it."""
+
+
+FILL_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +55,28 @@ def plan_striping(
         origin_dialable=origin_dialable,
         chunk_bytes=chunk_bytes,
     )
-    if plan is None:
+    if plan is None or len(plan.stripes) < 2:
         return None
     target_s, all_s = _plain_s(origin_bytes_per_s, links, hosts, demoted, payload_bytes, fraction, origin_dialable)
     if target_s <= plan.t_target_s * WORTH or all_s * WORTH < plan.t_all_s:
         return None
     count = len(plan.stripes)
     why = (
-        f"{count} stripes of {format_rate(plan.rate_bytes_per_s / count)} for {len(links)} unequal workers: "
+        f"{count} stripes, together {format_rate(plan.rate_bytes_per_s)}, for {len(links)} unequal workers: "
         f"T({fraction:g}) {format_duration(plan.t_target_s)} expected, plain chains {format_duration(target_s)}"
     )
     return Striping(plan, why, {k.worker_id: _why(plan, k) for k in links})
+
+
+def striped_chunk_bytes(striping: Striping, most: int) -> int:
+    """The largest chunk up to `most` whose fill is below `FILL_SHARE` of the time that is expected.
+
+    `striping` was planned with `CHUNK_BYTES_MIN`; the fill grows with the size of a chunk.
+    """
+    size, fill_s = CHUNK_BYTES_MIN, striping.plan.fill_s
+    while size * 2 <= most and fill_s * 2 <= FILL_SHARE * striping.plan.t_all_s:
+        size, fill_s = size * 2, fill_s * 2
+    return size
 
 
 def _send_all(origin_bytes_per_s: float, links: Sequence[Link]) -> bool:
@@ -100,7 +115,8 @@ def _plain_s(
 
 def _why(plan: StripedPlan, link: Link) -> str:
     count, tails, rate = len(plan.stripes), plan.tails[link.worker_id], plan.rate_bytes_per_s
-    sends = format_rate(rate * (count - tails) / count)
+    sends = format_rate(rate * (plan.parts - tails) / plan.parts)
+    inner = sum(all(chain[-1] != link.worker_id for chain in stripe.chains) for stripe in plan.stripes)
     reason = f"uplink {format_rate(link.uplink_bytes_per_s)} of {format_rate(rate)} ({link.source})"
     if link.demoted:
         return f"tail in all {count} stripes: demoted"
@@ -108,8 +124,8 @@ def _why(plan: StripedPlan, link: Link) -> str:
         return f"tail in all {count} stripes: on standby"
     if link.downlink_bytes_per_s < rate:
         return f"tail in all {count} stripes: downlink {format_rate(link.downlink_bytes_per_s)} of {format_rate(rate)}"
-    if tails == count:
+    if inner == 0:
         return f"tail in all {count} stripes: {reason}"
-    if tails == 0:
+    if inner == count:
         return f"inner in all {count} stripes: {reason}"
-    return f"inner in {count - tails} of {count} stripes, sends {sends}: {reason}"
+    return f"inner in {inner} of {count} stripes, sends {sends}: {reason}"

@@ -17,7 +17,7 @@ from chappe.core import events as ev
 from chappe.core.bases import NOTHING
 from chappe.core.events import Compressed, DeltaFrom, Payload
 from chappe.core.lanes import COMPRESSED, DELTA
-from chappe.core.manifest import CHUNK_BYTES_MIN
+from chappe.core.manifest import CHUNK_BYTES_PLAIN
 from chappe.core.ranges import RangeSet
 from chappe.sim.copies import Copy, SimObject
 
@@ -160,7 +160,7 @@ class Encoder:
         if job.failed:
             self.fail(one, "the snapshot's files have changed")
             return
-        chunk_bytes = max(CHUNK_BYTES_MIN, full.chunk_bytes if one.base_root == NOTHING else 0)
+        chunk_bytes = max(CHUNK_BYTES_PLAIN, full.chunk_bytes if one.base_root == NOTHING else 0)
         one.made = SimObject(
             one.object_id,
             full.version,
