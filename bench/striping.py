@@ -1,8 +1,8 @@
 """`python -m bench striping`: what stripes promise, by calculation: the bound, striped and plain chains beside it.
 
 The planner's own time is a formula. This plays its plan as a fluid that shares code with nothing of it: every node's
-uplink is shared max-min fairly by the hops that have something to send (TCP does about that), every downlink too, a
-hop passes on no more than its parent has, the ACKs of what a node receives take a part of its uplink.
+uplink is shared by the hops that have something to send, as their stripes' weights say (turns do that), every downlink
+too, a hop passes on no more than its parent has, the ACKs of what a node receives take a part of its uplink.
 
 Headers are counted: nobody gets below 1.046 of the bound, which is of whole link rates. `1 child` is the bound for one
 child in each stripe, of whole rates and without ACKs: it is above the other one where uplinks are above R, which only
@@ -37,6 +37,7 @@ class _Hop:
     receiver: str
     above: _Hop | None
     size_bytes: float
+    weight: int
     held_bytes: float = 0.0
     rate: float = 0.0
 
@@ -44,7 +45,7 @@ class _Hop:
 def _fair(
     hops: Sequence[_Hop], limits: Mapping[int, float], uplinks: Mapping[str, float], downs: Mapping[str, float]
 ) -> None:
-    """Max-min fair rates: all grow together until a link or a hop's own limit is full; there they stay."""
+    """Max-min fair rates: all grow by their weights until a link or a hop's own limit is full; there they stay."""
     room_up, room_down = dict(uplinks), dict(downs)
     for hop in hops:
         hop.rate = 0.0
@@ -53,16 +54,16 @@ def _fair(
         at_up: dict[str, int] = {}
         at_down: dict[str, int] = {}
         for hop in growing:
-            at_up[hop.sender] = at_up.get(hop.sender, 0) + 1
-            at_down[hop.receiver] = at_down.get(hop.receiver, 0) + 1
+            at_up[hop.sender] = at_up.get(hop.sender, 0) + hop.weight
+            at_down[hop.receiver] = at_down.get(hop.receiver, 0) + hop.weight
         step = min(
             min(room_up[n] / count for n, count in at_up.items()),
             min(room_down[n] / count for n, count in at_down.items()),
-            min(limits[id(hop)] - hop.rate for hop in growing),
+            min((limits[id(hop)] - hop.rate) / hop.weight for hop in growing),
         )
         step = max(0.0, step)
         for hop in growing:
-            hop.rate += step
+            hop.rate += step * hop.weight
         for n, count in at_up.items():
             room_up[n] -= step * count
         for n, count in at_down.items():
@@ -83,7 +84,7 @@ def played(payload_bytes: float, b0: float, hosts: Sequence[Host], stripes: Sequ
         for chain in stripe.chains:
             above: _Hop | None = None
             for sender, receiver in zip(("", *chain[:-1]), chain, strict=True):
-                above = _Hop(sender, receiver, above, payload * stripe.weight / whole)
+                above = _Hop(sender, receiver, above, payload * stripe.weight / whole, stripe.weight)
                 hops.append(above)
     downs = {h.name: h.downlink_bytes_per_s for h in hosts}
     supply = b0 + sum(h.uplink_bytes_per_s for h in hosts)
