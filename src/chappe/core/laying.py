@@ -37,7 +37,9 @@ class Laying:
         if event.topology is Topology.STAR:
             return chunk_bytes_for(origin / len(links))
         usual = chunk_bytes_for(worker_rate(links))
-        if event.topology is not Topology.STRIPED or event.chains:
+        if event.chains or event.topology not in (Topology.STRIPED, Topology.AUTO):
+            return usual
+        if event.topology is Topology.AUTO and self._unknown(event.origin_id, links):
             return usual
         striping = plan_striping(
             origin,
@@ -106,11 +108,11 @@ class Laying:
         }
         return 1.0 / max(1, len(kinds))
 
-    def _unknown(self, publication: Publication, links: list[Link]) -> list[str]:
+    def _unknown(self, origin_id: str, links: list[Link]) -> list[str]:
         """Those of whose links something is only assumed. What nobody has said or seen is nothing to stripe by."""
         assumed, now = self._context.config.assumed_bytes_per_s, self._context.now
         workers = self._context.state.workers
-        origin = workers.get(publication.origin_id)
+        origin = workers.get(origin_id)
         found = [] if origin is not None and uplink(origin, assumed, now).known is not None else ["the publisher"]
         for link in links:
             worker = workers[link.worker_id]
@@ -124,7 +126,7 @@ class Laying:
         wanted = publication.topology in (Topology.STRIPED, Topology.AUTO)
         if not wanted or publication.chains_wanted or publication.main:
             return None
-        if publication.topology is Topology.AUTO and self._unknown(publication, links):
+        if publication.topology is Topology.AUTO and self._unknown(publication.origin_id, links):
             return None
         return plan_striping(
             self.origin_rate(publication.origin_id) * self._share(publication),
