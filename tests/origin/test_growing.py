@@ -30,7 +30,7 @@ from chappe.errors import SnapshotError
 from chappe.hop.source import SourceState
 from chappe.origin.blocksources import MakeBlocks
 from chappe.origin.compressing import Whole
-from chappe.origin.deltas import BESIDE_BYTES_MAX, DeltaFile
+from chappe.origin.deltas import BESIDE_BYTES_MAX, DeltaFile, chunk_bytes_of
 from chappe.origin.growing import GrowingObject, pages_of
 from chappe.origin.scan import Snapshot, scan
 from chappe.origin.windows import Windows
@@ -250,3 +250,11 @@ def test_more_than_it_may_have_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("chunk_bytes", "chunks"), [(64 * KIB, 4), (256 * KIB, 1), (MIB, 1)])
 def test_a_page_is_little_enough_to_leave_soon(chunk_bytes: int, chunks: int) -> None:
     assert pages_of(chunk_bytes) == chunks
+
+
+@pytest.mark.parametrize(
+    ("expected_bytes", "chunk_bytes"),
+    [(0, 1 << 14), (900_000, 1 << 14), (2 << 20, 1 << 15), (4 << 20, 1 << 16), (100 << 30, 1 << 16)],
+)
+def test_a_small_delta_has_small_chunks(expected_bytes: int, chunk_bytes: int) -> None:
+    assert chunk_bytes_of(expected_bytes) == chunk_bytes

@@ -10,18 +10,19 @@ The request says what can be made; which worker gets which is the coordinator's 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+from chappe.core.manifest import Manifest
 from chappe.errors import ManifestError, SnapshotError, UsageError
 from chappe.origin.adapters import Bindings, base_root_of, bound_to
 from chappe.origin.bases import Bases
+from chappe.origin.blocksources import BlockSource
 from chappe.origin.compressing import BYTES_MIN as COMPRESSED_BYTES_MIN
 from chappe.origin.compressing import SHARE_MAX as COMPRESSED_SHARE_MAX
 from chappe.origin.compressing import MakeCompressed, Whole, measure
 from chappe.origin.deltaoffer import DeltaPlanned
-from chappe.origin.deltas import SHARE_MAX, WORTH_SHARE, DeltaFile, estimate
+from chappe.origin.deltas import SHARE_MAX, WORTH_SHARE, DeltaFile, chunk_bytes_of, estimate
 from chappe.origin.rollback import revive
 from chappe.origin.scan import Snapshot
 from chappe.origin.spool import SpooledSnapshot
@@ -93,7 +94,11 @@ class Payloads:
             (request.base_root, request.delta_object_id), *older = object_ids.items()
             request.older.extend(pb.DeltaFrom(base_root=root, object_id=object_id) for root, object_id in older)
             share_max = WORTH_SHARE if request.payload == "auto" else SHARE_MAX
-            make = partial(DeltaFile, spool=self._spool_directory, share_max=share_max)
+
+            def make(source: BlockSource, full: Manifest) -> DeltaFile:
+                chunk_bytes = chunk_bytes_of(expected_bytes.get(source.base_root, snapshot.snapshot_bytes))
+                return DeltaFile(source, full, self._spool_directory, share_max=share_max, chunk_bytes=chunk_bytes)
+
             return DeltaPlanned(base, snapshot, object_ids, expected_bytes, make)
         if request.payload == "delta":
             raise UsageError(f"payload=delta: {request.no_delta}; publish with payload=auto")

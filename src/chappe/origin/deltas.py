@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chappe.core.digest import XXH3_128
-from chappe.core.manifest import CHUNK_BYTES_PLAIN, DELTA_FILE, FileEntry, Manifest, ObjectKind
+from chappe.core.manifest import CHUNK_BYTES_MIN, CHUNK_BYTES_PLAIN, DELTA_FILE, FileEntry, Manifest, ObjectKind
 from chappe.errors import CodecError, DiskFullError, PublicationCancelledError, SnapshotError
 from chappe.hop.disk import store_error
 from chappe.hop.ordered import OrderedMap
@@ -41,6 +41,7 @@ WORTH_SHARE = 0.85
 """A delta of more than this share of the snapshot saves less than applying it costs."""
 SHARE_MAX = 1.02
 """No encoding of a snapshot has more of its bytes: a block that does not get smaller travels as it is."""
+CHUNKS_WANTED = 64
 BESIDE_BYTES_MAX = 1 << 20
 """What a container may have beside that, and beside its prologue."""
 
@@ -70,6 +71,17 @@ def _sample(plan: DeltaPlan) -> list[int]:
         max(range(start, min(start + min(step, 4), total)), key=lambda i: plan.block(i).length)
         for start in range(0, total, step)
     ]
+
+
+def chunk_bytes_of(expected_bytes: int) -> int:
+    """The largest power of two, from `CHUNK_BYTES_MIN` to `CHUNK_BYTES_PLAIN`, of which a delta has `CHUNKS_WANTED`.
+
+    A relay can forward nothing before a chunk is whole: over the hops of a chain each costs a small delta that share.
+    """
+    chunk_bytes = CHUNK_BYTES_PLAIN
+    while chunk_bytes > CHUNK_BYTES_MIN and expected_bytes < CHUNKS_WANTED * chunk_bytes:
+        chunk_bytes //= 2
+    return chunk_bytes
 
 
 class DeltaFile:
