@@ -4,7 +4,7 @@
         ▲                                                                                         │
         └───── holdings once a second, sums of hops every two seconds, as relayd tells them ◀─────┘
 
-Uplinks and downlinks are shared max-min fairly by the hops that have something to send (TCP does about that), ACKs
+Uplinks and downlinks are shared max-min fairly, by the stripes' weights, by the hops that have something to send, ACKs
 take their part of an uplink. A hop whose parent has changed carries nothing for `MOVE_S`, and what was on its way is
 sent again. It shares no code with the planner's formulas.
 """
@@ -213,22 +213,26 @@ class FleetFluid:
         return self._next(hop, stripe, node) is not None
 
     def _rates(self, going: Mapping[tuple[int, str], _Hop]) -> dict[tuple[int, str], float]:
-        """Max-min fair: all grow together until a link is full; there its hops stay."""
+        """Max-min fair by the stripes' weights, as turns do: all grow until a link is full; there its hops stay."""
         room_up = {
             n.line.name: max(1.0, n.line.up - ACK_SHARE * n.receives) for n in (self.origin, *self.nodes.values())
         }
         room_down = {name: node.line.down for name, node in self.nodes.items()}
         rates = dict.fromkeys(going, 0.0)
+        weight = {key: self.nodes[key[1]].stripes.weights[key[0]] for key in going}
         growing = dict(going)
         while growing:
-            ups = Counter(hop.parent for hop in growing.values())
-            downs = Counter(name for _, name in growing)
+            ups: Counter[str] = Counter()
+            downs: Counter[str] = Counter()
+            for key, hop in growing.items():
+                ups[hop.parent] += weight[key]
+                downs[key[1]] += weight[key]
             step = min(
                 min(room_up[n] / count for n, count in ups.items()),
                 min(room_down[n] / count for n, count in downs.items()),
             )
             for key in growing:
-                rates[key] += step
+                rates[key] += step * weight[key]
             for n, count in ups.items():
                 room_up[n] -= step * count
             for n, count in downs.items():

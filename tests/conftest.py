@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -42,3 +44,10 @@ def logging_as_it_was() -> Iterator[None]:
         structlog.reset_defaults()
     else:
         structlog.configure(**configured)
+
+
+@pytest.fixture
+def short_directory() -> Iterator[Path]:
+    """The path of a relay's socket has at most 107 bytes, and `tmp_path` may have many of them."""
+    with tempfile.TemporaryDirectory(prefix="chappe-") as directory:
+        yield Path(directory)

@@ -38,22 +38,24 @@ def test_sizes_of_the_plain_formats() -> None:
     assert 0 < xor_zstd(1)(base, target) < 300
 
 
-def test_a_short_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_short_run(capsys: pytest.CaptureFixture[str], short_directory: Path) -> None:
     size = ("--size", "4MiB", "--slow-size", "64KiB", "--landing-size", "8MiB", "--landing-repeat", "1")
     size = (*size, "--first-size", "8MiB")
-    size = (*size, "--memory-directory", str(tmp_path), "--disk-directory", str(tmp_path / "disk"))
+    size = (*size, "--memory-directory", str(short_directory), "--disk-directory", str(short_directory / "disk"))
     with pytest.raises(SystemExit) as end:
-        main(["delta", *size, "--repeat", "1", "--no-minilm", "--json", "--output", str(tmp_path / "delta.json")])
+        main(
+            ["delta", *size, "--repeat", "1", "--no-minilm", "--json", "--output", str(short_directory / "delta.json")]
+        )
     assert end.value.code == 0
     report = json.loads(capsys.readouterr().out)
-    written = json.loads((tmp_path / "delta.json").read_text())
+    written = json.loads((short_directory / "delta.json").read_text())
     assert (written["runs"], written["landings"]) == (report["rows"], report["landings"])
     assert [row["store"] for row in report["landings"]] == ["memory", "disk"]
     for row in report["landings"]:
         assert row["snapshot_bytes"] == 8 << 20
         assert row["delta_bytes"] < 0.01 * row["snapshot_bytes"]
         assert row["at_once_s"] > 0
-    assert list((tmp_path / "disk").iterdir()) == []
+    assert list((short_directory / "disk").iterdir()) == []
     assert written["first"] == report["first"]
     assert [row["payload"] for row in report["first"]] == ["delta", "compressed"]
     for row in report["first"]:

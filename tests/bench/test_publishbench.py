@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +12,6 @@ from bench import publishbench
 from bench.__main__ import main
 from bench.diskalone import disk_s, unwritten_bytes
 from bench.publishshow import End, Start, draw, summary
-
-
-@pytest.fixture
-def short_directory() -> Iterator[Path]:
-    """The path of a relay's socket has at most 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="chappe-") as directory:
-        yield Path(directory)
 
 
 def test_summaries_are_medians_with_their_spread() -> None:

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bench.__main__ import main
 from bench.scale import JoinsRun, RelaysRun, draw, summary
-
-
-@pytest.fixture
-def short_directory() -> Iterator[Path]:
-    """The path of a relay's socket has at most 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="chappe-") as directory:
-        yield Path(directory)
 
 
 def test_decisions_are_taken_together_and_the_rest_by_run() -> None:

@@ -14,7 +14,7 @@ next plan starts from the new figures.
   l1  a sender that says less than it sends       its uplink is believed to be less: it is given less to send
   l2  a sender or receiver that says more         the other end does not: nothing is raised
   l3  a single receiver, or a single parent       could as well be the limit itself: no evidence
-  l4  a hop that is well, or is not heard         no evidence, begins anew
+  l4  a hop that is well, or is not heard         no evidence, begins anew; unless it is a small part of all
   l5  a parent with no other child                cannot be cleared: a receiver of such parents alone is not judged
   l6  two versions on their way                   share the links: no evidence
   l7  reports are late                            a claim older than CLAIM_S is none
@@ -42,6 +42,8 @@ from chappe.units import format_rate
 SLOW_SHARE = 0.7
 SLOW_S = 4.0
 PEERS_MIN = 2
+SMALL_SHARE = 0.15
+"""Of what all hops of a node should carry: whole chunks of a small stripe are too few to say how fast it is."""
 CLAIM_S = 5.0
 WALL_MIN_S, WALL_MAX_S = 1.0, 5.0
 """Between two reports: shorter ones come in bursts, before a longer one the node was silent."""
@@ -169,10 +171,11 @@ class StripedLinks:
     ) -> None:
         key = (publication.object_id, worker.worker_id, sending)
         heard = {s.peer: s for s in samples if s.peer in streams and s.bytes_per_s > 0}
-        slow = all(s.bytes_per_s * streams[peer] < SLOW_SHARE * wanted[peer] for peer, s in heard.items())
-        busy_s = min((s.busy_s / streams[peer] for peer, s in heard.items()), default=0.0)
-        told = len(heard) >= PEERS_MIN and len(heard) == len(streams)
-        if not (told and slow and busy_s > 0) or not (sending or self._cleared(heard, worker)):
+        slow = {p: s for p, s in heard.items() if s.bytes_per_s * streams[p] < SLOW_SHARE * wanted[p]}
+        others = sum(share for peer, share in wanted.items() if peer not in slow)
+        busy_s = min((s.busy_s / streams[peer] for peer, s in slow.items()), default=0.0)
+        told = len(slow) >= PEERS_MIN and others <= SMALL_SHARE * wanted.total()
+        if not (told and busy_s > 0) or not (sending or self._cleared(slow, worker)):
             self._seen.pop(key, None)
             return
         seen = self._seen.setdefault(key, _Seen())

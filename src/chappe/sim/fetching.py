@@ -66,8 +66,8 @@ class Fetcher(Node):
         super().relink()
         self.world.share_downlink(self)
 
-    def fetching(self) -> int:
-        return sum(stream.blocked_s is None for stream in self.streams.values())
+    def fetching(self) -> float:
+        return sum(stream.weight for stream in self.streams.values() if stream.blocked_s is None)
 
     def open_fetch(self, order: OpenFetch) -> None:
         copy = self.copies.get(order.object_id) or self.add_copy(self.world.objects[order.object_id])

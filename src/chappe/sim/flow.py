@@ -71,6 +71,9 @@ class Stream:
         self.copy, self.source = copies  # the child's, the parent's
         self.ticket = ticket
         self.stripes, self.stripe = stripes, ticket.slot[1]
+        weights = stripes.weights
+        self.weight = weights[self.stripe] * len(weights) / sum(weights) if self.stripe < len(weights) else 1.0
+        """Of its part of an uplink: senders serve stripes in turns (`chappe.hop.turns`)."""
         self.latency_s = latency_s
         self.delay_s = latency_s
         self.verify = verify

@@ -245,9 +245,9 @@ class Node(Process):
     def stored(self, stream: Stream, ranges: list[tuple[int, int]], new: int) -> None:
         raise NotImplementedError
 
-    def fetching(self) -> int:
-        """How many streams this node's downlink is shared by."""
-        return 0
+    def fetching(self) -> float:
+        """The weights of the streams by which this node's downlink is shared."""
+        return 0.0
 
     def drop_copy(self, copy: Copy) -> None:
         """It is gone from here: its children are told."""

@@ -155,19 +155,20 @@ class World:
             self.share(parent)
 
     def share(self, parent: Node) -> None:
-        """Max-min fair shares of a parent's uplink, each bounded by the child's part of its downlink."""
+        """Max-min fair shares of a parent's uplink by weight, each bounded by the child's part of its downlink."""
         streams = [stream for stream in parent.serving if stream.blocked_s is None]
-        caps = [s.child.downlink_bytes_per_s / max(1, s.child.fetching()) for s in streams]
-        left = parent.uplink_bytes_per_s
+        caps = [s.child.downlink_bytes_per_s * s.weight / max(s.weight, s.child.fetching()) for s in streams]
+        left, weights = parent.uplink_bytes_per_s, sum(s.weight for s in streams)
         if len(streams) > SHARED_EXACTLY_MAX:
-            share = left / len(streams)
             for stream, cap in zip(streams, caps, strict=True):
-                stream.set_capacity(min(share, cap) / stream.source.object.chunk_bytes)
+                rate = min(left * stream.weight / weights, cap)
+                stream.set_capacity(rate / stream.source.object.chunk_bytes)
             return
-        for taken, i in enumerate(sorted(range(len(streams)), key=caps.__getitem__)):
-            rate = min(caps[i], left / (len(streams) - taken))
-            left -= rate
-            streams[i].set_capacity(rate / streams[i].source.object.chunk_bytes)
+        for i in sorted(range(len(streams)), key=lambda i: caps[i] / streams[i].weight):
+            stream = streams[i]
+            rate = min(caps[i], left * stream.weight / weights)
+            left, weights = left - rate, weights - stream.weight
+            stream.set_capacity(rate / stream.source.object.chunk_bytes)
 
     def share_downlink(self, child: Fetcher) -> None:
         """A child's own number of streams has changed."""
