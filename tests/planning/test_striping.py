@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from chappe.core.manifest import CHUNK_BYTES_MIN
+from chappe.core.manifest import CHUNK_BYTES_PLAIN
 from chappe.planning.striping import WORTH, plan_striping, striped_chunk_bytes
 from chappe.planning.topology import Link, plan_chains
 from chappe.units import format_rate
@@ -49,12 +49,12 @@ def test_the_issues_fleet_gets_stripes_and_everybody_is_told_why() -> None:
     assert 0 < inner < len(plan.stripes)
 
 
-@pytest.mark.parametrize(("size", "chunk"), [(1 << 20, 1 << 14), (1 << 34, 1 << 16)])
+@pytest.mark.parametrize(("size", "chunk"), [(1 << 24, 1 << 16), (1 << 34, 1 << 20)])
 def test_chunks_are_as_large_as_the_fill_allows(size: int, chunk: int) -> None:
     links = links_of(30, 20, 20, 20, 15, 10, 6, 6)
-    striping = plan_striping(60 * MBIT, links, payload_bytes=size, chunk_bytes=CHUNK_BYTES_MIN)
+    striping = plan_striping(60 * MBIT, links, payload_bytes=size, chunk_bytes=CHUNK_BYTES_PLAIN)
     assert striping is not None
-    assert striped_chunk_bytes(striping, 1 << 16) == chunk
+    assert striped_chunk_bytes(striping, 1 << 20) == chunk
 
 
 def test_who_throttles_or_is_demoted_is_told_so() -> None:

@@ -6,7 +6,7 @@ from chappe.core import striped
 from chappe.core.chain import Chain, Layout
 from chappe.core.context import Context
 from chappe.core.events import PublishRequested, Topology
-from chappe.core.manifest import CHUNK_BYTES_MIN, chunk_bytes_for
+from chappe.core.manifest import CHUNK_BYTES_PLAIN, chunk_bytes_for
 from chappe.core.publication import Publication
 from chappe.core.rates import downlink, link_of, uplink
 from chappe.planning.striping import Striping, plan_striping, striped_chunk_bytes
@@ -47,7 +47,7 @@ class Laying:
             payload_bytes=max(1, event.snapshot_bytes),
             fraction=event.until,
             origin_dialable=event.origin_id not in self._context.undialable,
-            chunk_bytes=CHUNK_BYTES_MIN,
+            chunk_bytes=CHUNK_BYTES_PLAIN,
         )
         return usual if striping is None else striped_chunk_bytes(striping, usual)
 

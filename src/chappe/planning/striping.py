@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chappe.core.manifest import CHUNK_BYTES_MIN
+from chappe.core.manifest import CHUNK_BYTES_PLAIN
 from chappe.planning.fluid import Host
 from chappe.planning.layout import plan_layout
 from chappe.planning.stripes import ACK_SHARE, HEADER_SHARE, StripedPlan, plan_stripes
@@ -71,9 +71,9 @@ def plan_striping(
 def striped_chunk_bytes(striping: Striping, most: int) -> int:
     """The largest chunk up to `most` whose fill is below `FILL_SHARE` of the time that is expected.
 
-    `striping` was planned with `CHUNK_BYTES_MIN`; the fill grows with the size of a chunk.
+    `striping` was planned with `CHUNK_BYTES_PLAIN`; the fill grows with the size of a chunk.
     """
-    size, fill_s = CHUNK_BYTES_MIN, striping.plan.fill_s
+    size, fill_s = CHUNK_BYTES_PLAIN, striping.plan.fill_s
     while size * 2 <= most and fill_s * 2 <= FILL_SHARE * striping.plan.t_all_s:
         size, fill_s = size * 2, fill_s * 2
     return size
