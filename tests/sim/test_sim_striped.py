@@ -14,7 +14,10 @@ import pytest
 from planted import Bug
 from planted_stripes import BUGS
 
+from chappe.core import laying
 from chappe.core.events import Topology
+from chappe.core.manifest import CHUNK_BYTES_MIN
+from chappe.planning import striping
 from chappe.planning.fluid import Host
 from chappe.planning.stripes import striped_rate
 from chappe.sim.faults import STRIPED
@@ -53,8 +56,11 @@ def test_2_000_seeds(block: int) -> None:
 
 
 @pytest.mark.parametrize("kind", STRIPED)
-def test_every_kind_alone(kind: str) -> None:
+def test_every_kind_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that need another one before them: a ghost needs a relay that has started twice."""
+    if kind == "poison":  # pages run ahead of chunks: only of small ones are there some to come
+        monkeypatch.setattr(laying, "CHUNK_BYTES_PLAIN", CHUNK_BYTES_MIN)
+        monkeypatch.setattr(striping, "CHUNK_BYTES_PLAIN", CHUNK_BYTES_MIN)
     seen: Counter[str] = Counter()
     kinds = (kind, "restart") if kind == "ghost" else (kind,)
     for seed in range(20):
@@ -75,7 +81,7 @@ def test_a_calm_broadcast_takes_what_the_bound_says(uplinks: tuple[float, ...]) 
     """Whole stripes cost a part of 1/K, the fill of the pipelines some more; plain chains take up to four times it."""
     times: dict[Topology, float] = {}
     ups = tuple(up * MBIT for up in uplinks)
-    size, b0, down = 60_000_000, 60 * MBIT, 30 * MBIT
+    size, b0, down = 240_000_000, 60 * MBIT, 30 * MBIT
     for topology in (Topology.STRIPED, Topology.CHAINS):
         scenario = Scenario(
             1,
