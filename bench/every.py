@@ -17,6 +17,7 @@ from chappe.cli.settings import Flat, Settings
 
 SHORT: dict[str, tuple[str, ...]] = {
     "adapting": ("--fleets", "0"),
+    "delta-links": ("--bw", "50mbit", "--size", "32MiB", "--workers", "4", "--repeats", "1"),
     "faults": ("--only", "relay-drops", "--scale", "0.25", "--undisturbed", "1"),
     "hop": ("--size", "256MiB", "--repeats", "1"),
     "layout": ("--fleets", "60"),

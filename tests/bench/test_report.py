@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench import chainstar, peers, sections, unequal
-from bench.__main__ import COMMANDS, main
+from bench.__main__ import COMMANDS, build, main
 from bench.every import SHORT
 from bench.report import markdown, newest_reports
 from bench.results import earlier_runs, read_results, write_results
@@ -139,3 +139,11 @@ def test_every_bench_has_a_section_and_a_short_form() -> None:
     measuring = set(COMMANDS) - {"all", "clean", "report"}
     assert measuring <= set(sections.SECTIONS)
     assert set(SHORT) <= measuring
+
+
+@pytest.mark.parametrize("name", sorted(sections.SECTIONS))
+def test_every_bench_takes_the_flags_of_its_short_form(name: str, tmp_path: Path) -> None:
+    output = str(tmp_path / "short.json")
+    build().parse_args(
+        [name, *SHORT.get(name, ("--short",)), "--output", output], exit_on_error=False, print_error=False
+    )
