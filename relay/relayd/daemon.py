@@ -118,6 +118,7 @@ async def open_daemon(settings: RelaydSettings, store: Store, endpoints: Endpoin
             settings.price_per_hour,
             settings.rollouts_per_second,
             dialable=not settings.no_dial_in,
+            data_port=relay.service.data_port,
         )
 
     def dial_peer(peer: PeerRef) -> grpc.aio.Channel:

@@ -14,7 +14,7 @@ ROOT = "xxh3_128:" + "ab" * 16
 
 def test_an_assignment_carries_a_token_for_each_edge_it_allows() -> None:
     key = TokenKey.generate()
-    parent, other, child = (fx.PeerRef(w, w.upper(), f"{w}:1") for w in ("p", "f", "c"))
+    parent, other, child = (fx.PeerRef(w, w.upper(), f"{w}:1", 7402) for w in ("p", "f", "c"))
     edge = fx.Edge(
         OBJECT,
         stripe=0,
@@ -38,7 +38,8 @@ def test_an_assignment_carries_a_token_for_each_edge_it_allows() -> None:
         snapshot_bytes=11,
     )
     sent = message.edges[0]
-    assert (sent.parent.address, sent.dialer, sent.epoch) == ("p:1", pb.DIALER_CHILD, 11)
+    assert (sent.parent.address, sent.parent.data_port) == ("p:1", 7402)
+    assert (sent.dialer, sent.epoch) == (pb.DIALER_CHILD, 11)
     common = {"run": "run", "object_id": OBJECT, "stripe": 0}
     assert verify(key.public_bytes(), sent.token) == relay_pb2.EdgeClaims(
         **common, slot=2, parent="p", child="me", child_generation=5, epoch=11

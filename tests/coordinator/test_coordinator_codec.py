@@ -39,6 +39,7 @@ ORIGIN = codec.decode_hello(hello(role=pb.ROLE_ORIGIN, worker_id="o1", name="ori
 
 def test_hello_is_decoded_whole() -> None:
     message = hello(downlink_bytes_per_s=2e6, price_per_hour=0.5, rollouts_per_second=3.0, assignment_epoch=9)
+    message.data_port = 7402
     message.holdings.add(
         object_id=OBJECT,
         version=4,
@@ -63,6 +64,7 @@ def test_hello_is_decoded_whole() -> None:
         holdings=(events.Holding(OBJECT, events.ObjectState.VERIFIED, 4, ROOT, ((0, 3), (5, 6)), 6, "ok"),),
         edges=(events.HeldEdge(OBJECT, 0, "o1", 8),),
         assignment_epoch=9,
+        data_port=7402,
     )
     assert codec.decode_hello(hello(uplink_bytes_per_s=0), 1).uplink_bytes_per_s is None
 
@@ -80,6 +82,7 @@ def test_hello_is_decoded_whole() -> None:
         ({"worker_id": "a/b"}, "worker_id"),
         ({"address": "nowhere"}, "is not HOST:PORT"),
         ({"generation": 0}, "generation"),
+        ({"data_port": 65536}, "data_port 65536"),
         ({"uplink_bytes_per_s": float("nan")}, "uplink_bytes_per_s nan"),
         ({"uplink_bytes_per_s": -1.0}, "uplink_bytes_per_s -1"),
         ({"downlink_bytes_per_s": float("inf")}, "downlink_bytes_per_s inf"),

@@ -8,8 +8,9 @@ import pytest
 
 from chappe.core.chain import Chain, Layout
 from chappe.core.edges import EdgeBook, EdgeMaker
-from chappe.core.effects import Dialer, Edge
-from chappe.core.events import Role
+from chappe.core.effects import Dialer, Edge, PeerRef
+from chappe.core.events import Hello, Role
+from chappe.core.fleet import Fleet, FleetConfig
 from chappe.core.workers import Worker
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -46,3 +47,12 @@ def test_the_parent_dials_where_the_child_cannot() -> None:
     assert edges_of("c", behind_nat=("b",)).dialer is Dialer.PARENT
     assert edges_of("c", behind_nat=("c",)).dialer is Dialer.CHILD
     assert [slot.dialer for slot in edges_of("b", behind_nat=("b",)).children] == [Dialer.PARENT]
+
+
+def test_a_child_is_told_where_its_parent_takes_data_connections() -> None:
+    fleet = Fleet(FleetConfig("run", probes=False))
+    fleet.handle(Hello("o", 1, Role.ORIGIN, "o", 1, "o:1", 2e6, data_port=7402), 0.0)
+    assert fleet.state.workers["o"].peer.data_port == 7402
+    fleet.handle(Hello("o", 2, Role.ORIGIN, "o", 1, "o:1", 2e6), 1.0)  # of another release, or without any
+    assert fleet.state.workers["o"].peer == PeerRef("o", "o", "o:1", 0)
+    assert fleet.state.workers["o"].peer.data_port == 0

@@ -69,8 +69,8 @@ def listener_of(node: Node) -> TcpListener:
     return node.service.tcp
 
 
-def route_to(node: Node, tls: Tls | None = None, name: str = "parent") -> TcpRoute:
-    return TcpRoute.to(node.server.address, tls, name)
+def route_to(node: Node, tls: Tls | None = None, name: str = "parent", port: int = 0) -> TcpRoute:
+    return TcpRoute.to(node.server.address, tls, name, port)
 
 
 class Held:

@@ -289,3 +289,33 @@ async def test_a_pause_ends_with_the_fetch(parent: Parent) -> None:
     parent.inlet.close()
     assert await asyncio.to_thread(connection.recv, 1) == b""  # closed by the thread
     assert not parent.taker.chunks
+
+
+@pytest.mark.parametrize("there", [False, True])
+async def test_a_switch_to_a_connection_that_came_to_nothing(there: bool) -> None:
+    """The child has dialled beside its Fetch; the parent says that it has taken that, and has not."""
+    async with AsyncExitStack() as stack:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(30)
+            call, fallbacks = Call(), list[str]()
+            inlet = Inlet(
+                call,
+                TcpRoute("127.0.0.1", None, "parent", server.getsockname()[1] if there else _closed_port()),
+                Taker(),
+                secret=SECRET,
+                on_switch=lambda: None,
+                on_fallback=fallbacks.append,
+            )
+            stack.callback(inlet.close)
+            if there:
+                connection, _ = await asyncio.to_thread(server.accept)
+                connection.close()
+            call.messages.put_nowait(encode_tcp_switch())
+            with pytest.raises(TcpLostError):
+                await asyncio.wait_for(inlet.read(), 30)
+            assert len(fallbacks) == 1
+
+
+def _closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

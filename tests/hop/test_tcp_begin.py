@@ -13,7 +13,7 @@ from fakes import MemoryOrigin, start_node
 from tcp_rig import LOOPBACK, Held, become, listener_of, payload_of, serve
 
 from chappe.core.effects import PeerRef
-from chappe.hop import tcp_listen
+from chappe.hop import tcp_early, tcp_listen
 from chappe.hop.meter import GRPC
 from chappe.hop.net import Tls, parse_address
 from chappe.hop.tcp_listen import TcpListener, data_address, host_of
@@ -70,7 +70,10 @@ async def closed_without_a_word(connection: socket.socket) -> bool:
         return True
 
 
-async def test_who_does_not_know_the_secret_gets_nothing(stack: AsyncExitStack) -> None:
+async def test_who_does_not_know_the_secret_gets_nothing(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp_early, "EARLY_S", 0.05)
     listener = await TcpListener.open(LOOPBACK, None)
     stack.push_async_callback(listener.close)
     taken = asyncio.Event()
@@ -94,7 +97,10 @@ async def test_who_does_not_know_the_secret_gets_nothing(stack: AsyncExitStack) 
         assert await closed_without_a_word(child)
 
 
-async def test_the_secret_is_good_from_its_host_only_and_not_after_its_fetch(stack: AsyncExitStack) -> None:
+async def test_the_secret_is_good_from_its_host_only_and_not_after_its_fetch(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp_early, "EARLY_S", 0.05)
     listener = await TcpListener.open(LOOPBACK, None)
     stack.push_async_callback(listener.close)
     at = ("127.0.0.1", listener.address.port)
@@ -190,8 +196,8 @@ def test_what_data_listen_says() -> None:
 def test_a_parent_whose_connection_failed_is_left_alone_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     now = [100.0]
     routes = TcpRoutes(None, now=lambda: now[0])
-    parent = PeerRef("id", "w1", "127.0.0.1:7401")
-    assert routes.to(parent) == TcpRoute("127.0.0.1", None, "w1")
+    parent = PeerRef("id", "w1", "127.0.0.1:7401", 7402)
+    assert routes.to(parent) == TcpRoute("127.0.0.1", None, "w1", 7402)
     routes.failed(parent, "refused")
     routes.failed(parent, "refused")
     assert len(caplog.records) == 1

@@ -109,6 +109,7 @@ def make_session(
         worker_id="origin-id",
         name="origin-1",
         address="127.0.0.1:4000",
+        data_port=4001,
         uplink_bytes_per_s=5e6,
         open_channel=lambda: open_channel(parse_address(f"127.0.0.1:{port}"), None, "coordinator"),
         coordinator=f"127.0.0.1:{port}",
@@ -128,6 +129,7 @@ async def test_hello_says_who_this_is(coordinator: ScriptedCoordinator) -> None:
     async with joined(coordinator) as session:
         hello = await coordinator.next("hello")
         assert (hello.role, hello.worker_id, hello.name) == (pb.ROLE_ORIGIN, "origin-id", "origin-1")
+        assert (hello.address, hello.data_port) == ("127.0.0.1:4000", 4001)
         assert (hello.run, hello.address, hello.uplink_bytes_per_s) == ("", "127.0.0.1:4000", 5e6)
         assert session.run == "run-1"
 

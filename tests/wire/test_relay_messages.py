@@ -88,6 +88,18 @@ def test_an_assignment_arrives_as_it_was_meant() -> None:
     assert decode_reply(pb.JoinReply(assignment=_assignment())) == Assigned(expected)
 
 
+def test_where_a_peer_takes_data_connections_makes_it_no_other_peer() -> None:
+    """A fetch that runs is not begun again when the coordinator has come to know it, or has forgotten it."""
+    message = _assignment()
+    message.edges[0].parent.data_port = 7402
+    decoded = decode_reply(pb.JoinReply(assignment=message))
+    assert isinstance(decoded, Assigned)
+    assert decoded == decode_reply(pb.JoinReply(assignment=_assignment()))
+    parent = decoded.assignment.edges[0].parent
+    assert parent is not None
+    assert parent.peer.data_port == 7402
+
+
 def test_an_edge_without_a_parent_means_wait() -> None:
     message = _assignment()
     message.edges[0].ClearField("parent")
@@ -150,7 +162,18 @@ def test_other_replies() -> None:
 
 def _broken() -> dict[str, pb.JoinReply]:
     replies: dict[str, pb.JoinReply] = {}
-    for name in ("traversal", "short id", "version", "kind", "twice", "two parents", "expected", "nameless", "edge id"):
+    for name in (
+        "traversal",
+        "short id",
+        "version",
+        "kind",
+        "twice",
+        "two parents",
+        "expected",
+        "nameless",
+        "port",
+        "edge id",
+    ):
         message = _assignment()
         match name:
             case "traversal":
@@ -169,6 +192,8 @@ def _broken() -> dict[str, pb.JoinReply]:
                 message.edges[0].expected_bytes_per_s = float("nan")
             case "nameless":
                 message.edges[0].parent.name = ""
+            case "port":
+                message.edges[0].parent.data_port = 65536
             case "edge id":
                 message.edges[0].object_id = "A" * 32
         replies[name] = pb.JoinReply(assignment=message)
@@ -187,12 +212,13 @@ def test_what_cannot_be_true_is_refused(name: str) -> None:
 
 
 def test_hello_says_everything() -> None:
-    node = Node("w", "r1", 4, "run", "h:1", 1e6, None, 0.5, 20.0)
+    node = Node("w", "r1", 4, "run", "h:1", 1e6, None, 0.5, 20.0, data_port=7402)
     hello = encode_hello(node, 1, [HOLDING], [EDGE], 12).hello
     assert (hello.protocol_version, hello.role, hello.worker_id, hello.name) == (1, pb.ROLE_RELAY, "w", "r1")
     assert (hello.generation, hello.run, hello.address, hello.assignment_epoch) == (4, "run", "h:1", 12)
     assert (hello.uplink_bytes_per_s, hello.downlink_bytes_per_s) == (1e6, 0.0)
     assert (hello.price_per_hour, hello.rollouts_per_second) == (0.5, 20.0)
+    assert hello.data_port == 7402
     assert [(e.object_id, e.stripe, e.parent, e.epoch) for e in hello.edges] == [(A, 1, "id-p", 7)]
     (holding,) = hello.holdings
     assert (holding.object_id, holding.version, holding.root, holding.reason) == (A, 3, "xxh3_128:00", "why")

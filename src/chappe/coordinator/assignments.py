@@ -120,4 +120,4 @@ def _child_claims(
 
 
 def _peer(peer: effects.PeerRef) -> pb.Peer:
-    return pb.Peer(worker_id=peer.worker_id, name=peer.name, address=peer.address)
+    return pb.Peer(worker_id=peer.worker_id, name=peer.name, address=peer.address, data_port=peer.data_port)

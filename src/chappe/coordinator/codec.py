@@ -107,6 +107,8 @@ def decode_hello(hello: pb.Hello, session: int) -> events.Hello:
         raise PeerError(f"address {hello.address[:80]!r} is not HOST:PORT")
     if hello.generation < 1:
         raise PeerError("generation must be 1 or more: it grows with every start")
+    if hello.data_port > 65535:
+        raise PeerError(f"data_port {hello.data_port} is not a port")
     return events.Hello(
         worker_id=_identifier(hello.worker_id, "worker_id"),
         session=session,
@@ -127,6 +129,7 @@ def decode_hello(hello: pb.Hello, session: int) -> events.Hello:
         ),
         assignment_epoch=hello.assignment_epoch,
         no_dial_in=hello.dialable == pb.DIALABLE_NO,
+        data_port=hello.data_port,
     )
 
 

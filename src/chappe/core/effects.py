@@ -16,6 +16,8 @@ class PeerRef:
     worker_id: str
     name: str
     address: str
+    data_port: int = field(default=0, compare=False)
+    """Where it takes data connections; 0: not known. Nobody is another peer because more is known of it."""
 
 
 class Dialer(StrEnum):

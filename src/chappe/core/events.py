@@ -87,6 +87,7 @@ class Hello:
     edges: tuple[HeldEdge, ...] = ()
     assignment_epoch: int = 0
     no_dial_in: bool = False  # declared: peers cannot dial it
+    data_port: int = 0  # for data connections; 0: not told
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,7 @@ class Membership:
         self._names.setdefault(worker.name, set()).discard(worker.worker_id)
         self._names.setdefault(event.name, set()).add(worker.worker_id)
         worker.name, worker.generation, worker.address = event.name, event.generation, event.address
+        worker.data_port = event.data_port
         worker.uplink_bytes_per_s, worker.downlink_bytes_per_s = event.uplink_bytes_per_s, event.downlink_bytes_per_s
         worker.price_per_hour, worker.rollouts_per_second = event.price_per_hour, event.rollouts_per_second
         worker.session, worker.heard_s = event.session, self._context.now

@@ -44,6 +44,7 @@ class Worker:
     dialable: bool | None = None  # None: nobody has tried
     # Not kept over a restart of the coordinator: a Hello tells it again.
     session: int | None = None
+    data_port: int = 0  # for data connections; 0: not told
     heard_s: float = 0.0
     restored: bool = False  # known from the state store, not heard of since: its place is kept for a lease
     lapsed: bool = False
@@ -58,7 +59,7 @@ class Worker:
 
     @property
     def peer(self) -> PeerRef:
-        return PeerRef(self.worker_id, self.name, self.address)
+        return PeerRef(self.worker_id, self.name, self.address, self.data_port)
 
     @property
     def connected(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable
 
 import grpc
@@ -21,6 +22,7 @@ from chappe.hop.tcp_send import TcpLostError
 from chappe.v1.relay_pb2 import EdgeToken, FetchRequest, Range, Watermark
 from chappe.wire.frames import PROTOCOL_VERSION
 from chappe.wire.stripes import decode_stripes, encode_stripes
+from chappe.wire.tcp_frames import SECRET_BYTES
 
 __all__ = ["FetchEnd", "build_request", "fetch"]
 
@@ -97,9 +99,12 @@ async def fetch(
             expected_bytes_per_s=expected_bytes_per_s,
         )
         request.accepts_tcp = tcp is not None
+        request.tcp_secret = b"" if tcp is None else secrets.token_bytes(SECRET_BYTES)
         request.expected_bytes_per_s = expected_bytes_per_s or 0.0
         call = _method(channel)(request)
-        inlet = Inlet(call, tcp, receiver, on_switch=receiver.switched, on_fallback=fell_back)
+        inlet = Inlet(
+            call, tcp, receiver, secret=request.tcp_secret, on_switch=receiver.switched, on_fallback=fell_back
+        )
         try:
             end = await receiver.run(inlet.read)
         except grpc.aio.AioRpcError as error:

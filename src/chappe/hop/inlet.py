@@ -2,6 +2,8 @@
 
     gRPC: TcpOffer ──▶ dial, in a thread; replies go on here ── TcpSwitch ──▶ replies come from there
                             └── cannot be reached: nothing more comes of it
+    the parent's port is known: dial at once, beside the Fetch and with its secret ── TcpSwitch ──▶ the same
+                            └── refused, or another port by now: nobody is told, and an offer is dialled
     after the switch chunks are taken in the thread that reads them (chappe.hop.tcp_receive), and gRPC is the control
     side: an End there ends the fetch, its break breaks the fetch, its good end means that the parent has put everything
     on the data connection, which is read to its End
@@ -45,16 +47,21 @@ class Inlet:
         route: TcpRoute | None,
         taker: FrameTaker,
         *,
+        secret: bytes = b"",
         on_switch: Callable[[], None],
         on_fallback: Callable[[str], None],
     ) -> None:
+        """`secret` is what the Fetch has said that its data connection would say. Dials at once where it can."""
         self.switched = False
         self._call, self._route, self._taker = call, route, taker
+        self._secret, self._offered = secret, False
         self._on_switch, self._on_fallback = on_switch, on_fallback
         self._tcp: TcpInlet | None = None
         self._control: asyncio.Future[object] | None = None
         self._signal = Signal()
         self._closed = False
+        if route is not None and route.port:
+            self._tcp = TcpInlet(route, route.port, secret, taker, self._changed)
 
     async def read(self) -> tuple[Reply, int] | None:
         """The next reply for the event loop and its size in bytes, None at the end: what the taker takes is none.
@@ -83,15 +90,20 @@ class Inlet:
             self._control.cancel()
 
     def _dial(self, offer: TcpOffer) -> None:
-        if self._route is None or self._tcp is not None:
+        if self._route is None or self._offered:
             raise PeerError("the offer of a data connection that was not asked for")
         check_offer(offer)
-        self._tcp = TcpInlet(self._route, offer, self._taker, self._changed)
+        self._offered = True
+        if self._tcp is not None:
+            if (offer.port, offer.secret) == (self._route.port, self._secret) and self._tcp.usable():
+                return  # the parent has only not met it yet
+            self._tcp.close()
+        self._tcp = TcpInlet(self._route, offer.port, offer.secret, self._taker, self._changed)
 
     def _changed(self) -> None:
         if self._closed or self._tcp is None:
             return
-        if not self.switched and self._tcp.problem is not None:
+        if not self.switched and self._offered and self._tcp.problem is not None:  # else the port may be another now
             self._on_fallback(str(self._tcp.problem))
         self._signal.fire()
 

@@ -21,7 +21,7 @@ from chappe.hop.probe import ProbeDesk
 from chappe.hop.push import PushInbox
 from chappe.hop.source import ChunkSource
 from chappe.hop.stream import ChildStream, StreamBook
-from chappe.hop.tcp_listen import TcpListener
+from chappe.hop.tcp_listen import Offer, TcpListener
 from chappe.hop.tcp_receive import TCP_LOST
 from chappe.hop.tcp_send import TcpLostError
 from chappe.v1.relay_pb2 import EndReason, FetchRequest, ProbeMessage, PushReply
@@ -75,6 +75,11 @@ class RelayService:
         server.add_registered_method_handlers(RELAY_SERVICE, handlers)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(RELAY_SERVICE, handlers),))
 
+    @property
+    def data_port(self) -> int:
+        """Where children may open data connections; 0: there is no listener for them."""
+        return 0 if self.tcp is None else self.tcp.address.port
+
     def leave(self) -> None:
         """Tell all children, and who comes from now on, that this node stops."""
         self._leaving = True
@@ -108,14 +113,13 @@ class RelayService:
 
     async def _serve(self, source: ChunkSource, request: FetchRequest, ticket: Ticket, context: Context) -> None:
         offer = None
-        if self.tcp is not None and request.accepts_tcp:
-            offer = self.tcp.offer(context.peer(), peer_name(context), source.signal.fire)
         try:
-            stream = ChildStream(source, request, ticket, context.write, uplink=self._uplink, offer=offer)
-        except UsageError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        try:
-            if offer is not None:
+            try:
+                offer = self._offer(source, request, context)
+                stream = ChildStream(source, request, ticket, context.write, uplink=self._uplink, offer=offer)
+            except UsageError as error:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            if offer is not None and not offer.here:
                 await context.write(encode_tcp_offer(offer.port, offer.secret))
             await self.streams.run(stream)
         except TcpLostError as error:
@@ -127,6 +131,11 @@ class RelayService:
         finally:
             if offer is not None:
                 offer.close()
+
+    def _offer(self, source: ChunkSource, request: FetchRequest, context: Context) -> Offer | None:
+        if self.tcp is None or not request.accepts_tcp:
+            return None
+        return self.tcp.offer(context.peer(), peer_name(context), source.signal.fire, request.tcp_secret)
 
     async def _push(self, _requests: object, context: Context) -> None:
         assert self._inbox is not None

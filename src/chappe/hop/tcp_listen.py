@@ -1,22 +1,22 @@
 """Where children open the data connections that they were offered. One listener per node, beside its gRPC port.
 
-    offer ──▶ secret ──gRPC──▶ child ──connect, [TLS], hello──▶ secret known, not used, not expired?     no ─▶ closed
+    offer ──▶ secret ──gRPC──▶ child ──connect, [TLS], hello──▶ secret offered, not used, not expired? no ─▶ it waits
                                                                  same host and certificate as the Fetch? no ─▶ closed
                                                                  yes ─▶ TcpOutlet in the offer, `on_connected`
+    child ──connect, [TLS], hello with a secret of its own──▶ waits for its Fetch (`chappe.hop.tcp_early`)
+      └─────Fetch with that secret ──▶ offer ──▶ there already, same host and certificate: nothing has to be said
 
 Nothing is sent to anybody before all of that. Who connects has `HELLO_S` in all to say its hello, one byte at a time or
 at once, and only `GREETING_MAX` may be at it at a time. A connection that comes to nothing costs its Fetch half a
-second at most: then the payload goes over gRPC.
+second at most: then the payload goes over gRPC. A secret is for one Fetch: another that names it gets no offer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import secrets
 import socket
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
@@ -24,8 +24,9 @@ from urllib.parse import unquote
 
 from chappe.errors import ConfigError, UsageError
 from chappe.hop.net import Address, Tls, parse_address
+from chappe.hop.tcp_early import Caller, EarlyCallers, plain_host
 from chappe.hop.tcp_send import TcpOutlet
-from chappe.hop.tcp_sockets import SOCKET_ERRORS, certificate_names, server_context, step
+from chappe.hop.tcp_sockets import SOCKET_ERRORS, server_context, step
 from chappe.wire.tcp_frames import HELLO_BYTES, SECRET_BYTES, decode_hello
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,11 @@ class Offer:
     _forget: Callable[[Offer], None]
     _outlet: TcpOutlet | None = field(default=None, init=False)
     _open: bool = field(default=True, init=False)
+
+    @property
+    def here(self) -> bool:
+        """The connection is there, and not taken yet."""
+        return self._outlet is not None
 
     def take(self) -> TcpOutlet | None:
         """The connection once it is there: given away once."""
@@ -79,6 +85,7 @@ class TcpListener:
         self._listening = listening
         self._context = None if tls is None else server_context(tls)
         self._offers: dict[bytes, Offer] = {}
+        self._early = EarlyCallers()
         self._greetings: set[asyncio.Task[None]] = set()
         self._accepting = asyncio.create_task(self._accept(), name="data connections")
 
@@ -106,20 +113,33 @@ class TcpListener:
             ) from error
         return cls(listening, address.with_port(listening.getsockname()[1]), tls)
 
-    def offer(self, peer: str, name: str | None, on_connected: Callable[[], None]) -> Offer:
-        """Expect a connection from `peer` (as gRPC names it) with a certificate for `name` (where there is TLS)."""
-        secret = secrets.token_bytes(SECRET_BYTES)
+    def offer(self, peer: str, name: str | None, on_connected: Callable[[], None], secret: bytes = b"") -> Offer | None:
+        """Expect a connection from `peer` (as gRPC names it) with a certificate for `name` (where there is TLS). It may
+        be here already (`here`) when the child has chosen the `secret`. None: another Fetch has chosen that.
+
+        Raises UsageError for a secret that is none.
+        """
+        if secret and len(secret) != SECRET_BYTES:
+            raise UsageError(f"a secret of {len(secret)} bytes for a data connection; {SECRET_BYTES} are needed")
+        if secret in self._offers:
+            return None
+        secret = secret or secrets.token_bytes(SECRET_BYTES)
         offer = Offer(self.address.port, secret, host_of(peer), name, on_connected, self._forget)
+        early = self._early.take(secret)
+        if early is not None and self._bind(offer, early):
+            return offer
         self._offers[secret] = offer
         asyncio.get_running_loop().call_later(OFFER_S, self._forget, offer)
         return offer
 
     def _forget(self, offer: Offer) -> None:
-        self._offers.pop(offer.secret, None)
+        if self._offers.get(offer.secret) is offer:
+            del self._offers[offer.secret]
 
     async def close(self) -> None:
         """Offers come to nothing from now on; connections that were taken are their takers'."""
         self._offers.clear()
+        self._early.close()
         tasks = [self._accepting, *self._greetings]
         for task in tasks:
             task.cancel()
@@ -138,7 +158,7 @@ class TcpListener:
             if len(self._greetings) >= GREETING_MAX:
                 connection.close()
                 continue
-            task = asyncio.create_task(self._greet(connection, str(address[0])), name="data connection")
+            task = asyncio.create_task(self._greet(connection, plain_host(str(address[0]))), name="data connection")
             self._greetings.add(task)
             task.add_done_callback(self._greetings.discard)
 
@@ -152,21 +172,36 @@ class TcpListener:
                     )
                     await step(connection, connection.do_handshake)
                 secret = decode_hello(await _read_hello(connection))
-            offer = None if secret is None else self._offers.pop(secret, None)
-            problem = "it does not say what it was told to" if offer is None else _problem(offer, connection, host)
-            if offer is not None and not problem:
-                connection.setblocking(True)
-                offer.connected(connection)
+            caller = Caller(connection, host)
+            if secret is None:
+                problem = "it does not say what it was told to"
+            elif (offer := self._offers.pop(secret, None)) is not None:
+                self._bind(offer, caller)
+                return
+            elif not (problem := self._early.admit(secret, caller)):
                 return
         except TimeoutError:
             problem = f"it did not say its hello within {HELLO_S:g} s"
-        except (*SOCKET_ERRORS, ValueError) as error:  # ValueError: a certificate that cannot be read
+        except SOCKET_ERRORS as error:
             problem = str(error)
         except asyncio.CancelledError:
             connection.close()
             raise
-        connection.close()
-        log.info("a data connection from %s was refused: %s", host, problem)
+        _refuse(Caller(connection, host), problem)
+
+    @staticmethod
+    def _bind(offer: Offer, caller: Caller) -> bool:
+        """Give the connection to the offer if it is meant for it; otherwise close it."""
+        try:
+            problem = caller.problem(offer.host, offer.name)
+            if not problem:
+                caller.connection.setblocking(True)
+                offer.connected(caller.connection)
+                return True
+        except (*SOCKET_ERRORS, ValueError) as error:  # ValueError: a certificate that cannot be read
+            problem = str(error)
+        _refuse(caller, problem)
+        return False
 
 
 async def _read_hello(connection: socket.socket) -> bytes:
@@ -180,12 +215,9 @@ async def _read_hello(connection: socket.socket) -> bytes:
     return data
 
 
-def _problem(offer: Offer, connection: socket.socket, host: str) -> str:
-    if offer.host is not None and offer.host != _plain(host):
-        return f"its Fetch is from {offer.host}"
-    if isinstance(connection, ssl.SSLSocket) and offer.name not in certificate_names(connection):
-        return f"its Fetch is from {offer.name!r}, its certificate is not"
-    return ""
+def _refuse(caller: Caller, problem: str) -> None:
+    caller.connection.close()
+    log.info("a data connection from %s was refused: %s", caller.host, problem)
 
 
 def data_address(text: str | None, listen: Address) -> Address | None:
@@ -205,15 +237,4 @@ def host_of(peer: str) -> str | None:
     kind, _, rest = unquote(peer).partition(":")
     if kind not in ("ipv4", "ipv6"):
         return None
-    return _plain(rest.rpartition(":")[0].strip("[]"))
-
-
-def _plain(host: str) -> str:
-    """One spelling for each address: without a zone, IPv4 as IPv4."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(address)
+    return plain_host(rest.rpartition(":")[0].strip("[]"))

@@ -44,6 +44,7 @@ TCP_LOST = grpc.StatusCode.ABORTED
 """How a parent says on gRPC that the data connection of this Fetch broke, and that it is there itself."""
 CONNECT_S = 1.0
 HANDSHAKE_S = 5.0
+_GONE = getattr(select, "POLLRDHUP", select.POLLHUP)  # what comes before the end, as TLS does, hides no end
 _LOWAT_BYTES_MAX = 256 << 10  # well under any window that a fast link needs
 _LOWAT_SHARE = 1 / 16
 """Of all that has come: in slow start a round trip brings half of that, so that an eighth of the window waits."""
@@ -51,15 +52,17 @@ _LOWAT_SHARE = 1 / 16
 
 @dataclass(frozen=True, slots=True)
 class TcpRoute:
-    """Where a parent's data connections are dialled: the host of its gRPC address; the port comes with the offer."""
+    """Where a parent's data connections are dialled: the host of its gRPC address. The port comes with the offer, and
+    may be known before; 0 where it is not."""
 
     host: str
     tls: Tls | None
     expected_name: str
+    port: int = 0
 
     @classmethod
-    def to(cls, address: Address, tls: Tls | None, expected_name: str) -> TcpRoute:
-        return cls(address.host, tls, expected_name)
+    def to(cls, address: Address, tls: Tls | None, expected_name: str, port: int = 0) -> TcpRoute:
+        return cls(address.host, tls, expected_name, port)
 
 
 def check_offer(offer: TcpOffer) -> None:
@@ -81,7 +84,9 @@ class FrameTaker(Protocol):
 class TcpInlet:
     """One data connection. All methods on the event loop's thread; `on_change` is called there."""
 
-    def __init__(self, route: TcpRoute, offer: TcpOffer, taker: FrameTaker, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, route: TcpRoute, port: int, secret: bytes, taker: FrameTaker, on_change: Callable[[], None]
+    ) -> None:
         """Dials at once."""
         self.connected = False
         """The hello was said. The parent says on gRPC whether it has taken it."""
@@ -89,7 +94,7 @@ class TcpInlet:
         """What ended the connection."""
         self.refused: Exception | None = None
         """What ended it, when it is not the connection: PeerError, StoreError, or whatever else the taker raised."""
-        self._route, self._offer = route, offer
+        self._route, self._port, self._secret = route, port, secret
         self._taker, self._on_change = taker, on_change
         self._loop = asyncio.get_running_loop()
         self._connection: socket.socket | None = None
@@ -115,6 +120,15 @@ class TcpInlet:
         message, self._message = self._message, None
         self._given = message is not None
         return message
+
+    def usable(self) -> bool:
+        """It is being dialled, or stands: the parent has not closed it, as far as is known here."""
+        with self._lock:
+            if self._connection is None or self._connection.fileno() < 0:
+                return self.problem is None  # if it has just been closed, that is told in a moment
+            looking = select.poll()
+            looking.register(self._connection, _GONE)
+            return not looking.poll(0)
 
     def close(self) -> None:
         """End the thread, wherever it is, and the connection. A chunk that it is storing now is still stored."""
@@ -147,15 +161,14 @@ class TcpInlet:
 
     def _connect(self) -> socket.socket:
         route = self._route
-        connection = socket.create_connection((route.host, self._offer.port), CONNECT_S)
+        connection = socket.create_connection((route.host, self._port), CONNECT_S)
         try:
             self._adopt(connection)
             connection.settimeout(HANDSHAKE_S)
             if route.tls is not None:
-                connection = _secure(connection, route.tls, route.expected_name)
-                self._adopt(connection)
+                connection = self._secure(connection, route.tls)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.sendall(encode_hello(self._offer.secret))
+            connection.sendall(encode_hello(self._secret))
             connection.settimeout(None)  # from here on the loop's patience counts, and `close` ends it
         except BaseException:
             connection.close()
@@ -166,6 +179,21 @@ class TcpInlet:
         with self._lock:
             self._refuse_if_over()
             self._connection = connection
+
+    def _secure(self, connection: socket.socket, tls: Tls) -> ssl.SSLSocket:
+        """Takes the socket over, also for `close`, before the handshake. Raises SSLError, OSError."""
+        context = client_context(tls)
+        with self._lock:
+            self._refuse_if_over()
+            secured = context.wrap_socket(connection, do_handshake_on_connect=False)
+            self._connection = secured
+        try:
+            secured.do_handshake()
+            _check_name(secured, self._route.expected_name)
+        except BaseException:
+            secured.close()
+            raise
+        return secured
 
     def _refuse_if_over(self) -> None:
         if self._over.is_set():
@@ -222,13 +250,9 @@ class _RefusedError(Exception):
         self.cause = cause
 
 
-def _secure(connection: socket.socket, tls: Tls, expected_name: str) -> ssl.SSLSocket:
-    """Raises SSLError, OSError; the connection is closed then."""
-    secured = client_context(tls).wrap_socket(connection)
+def _check_name(secured: ssl.SSLSocket, expected_name: str) -> None:
     if expected_name not in certificate_names(secured):
-        secured.close()
         raise OSError(f"the certificate is not that of {expected_name!r}")
-    return secured
 
 
 def _fill(connection: socket.socket, view: memoryview, before: int) -> int:

@@ -179,6 +179,7 @@ class OriginNode:
             worker_id=self.settings.worker_id,
             name=self.settings.name,
             address=self.address,
+            data_port=self._peering.service.data_port,
             uplink_bytes_per_s=self.settings.uplink_bytes_per_s,
             open_channel=self._dial,
             coordinator=str(self.settings.coordinator),

@@ -38,7 +38,6 @@ PROTOCOL_VERSION = 1
 _FAILURES_KEPT = 16
 _HEARTBEAT_S = 1.0  # until Welcome says otherwise
 
-
 _KINDS = {
     ObjectKind.FULL: relay_pb2.OBJECT_KIND_FULL,
     ObjectKind.FULL_COMPRESSED: relay_pb2.OBJECT_KIND_FULL_COMPRESSED,
@@ -98,6 +97,7 @@ class OriginSession:
         worker_id: str,
         name: str,
         address: str,
+        data_port: int = 0,
         uplink_bytes_per_s: float | None,
         open_channel: Callable[[], grpc.aio.Channel],
         coordinator: str,
@@ -114,7 +114,7 @@ class OriginSession:
         """Fires when `joined` or `failed` changes."""
         self.joined = False
         self.failed: RefusedError | None = None
-        self._address, self._uplink_bytes_per_s = address, uplink_bytes_per_s
+        self._address, self._data_port, self._uplink_bytes_per_s = address, data_port, uplink_bytes_per_s
         self._open_channel, self._coordinator = open_channel, coordinator
         self._guard, self._on_unwanted = guard, on_unwanted
         self._on_children, self._on_probe, self._on_wanted = on_children, on_probe, on_wanted
@@ -256,10 +256,8 @@ class OriginSession:
                 case "wanted":
                     wanted = reply.wanted
                     self._on_wanted(PublicationWanted(wanted.learner_version, wanted.fleet_version, wanted.reason))
-                case _:
-                    log.warning(
-                        "an unknown message on Join"
-                    )  # of a newer coordinator: what it cannot leave out it would refuse
+                case _:  # of a newer coordinator: what it cannot leave out it would refuse
+                    log.warning("an unknown message on Join")
 
     async def _requests(self, outbox: asyncio.Queue[pb.JoinRequest]) -> AsyncIterator[pb.JoinRequest]:
         yield pb.JoinRequest(
@@ -271,6 +269,7 @@ class OriginSession:
                 generation=1,  # a publisher that is started again is another origin
                 run=self.run,
                 address=self._address,
+                data_port=self._data_port,
                 uplink_bytes_per_s=self._uplink_bytes_per_s or 0.0,
                 assignment_epoch=self._epoch,
             )

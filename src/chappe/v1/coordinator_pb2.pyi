@@ -103,7 +103,7 @@ class HeldEdge(_message.Message):
     def __init__(self, object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., parent: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "role", "worker_id", "name", "generation", "run", "address", "uplink_bytes_per_s", "downlink_bytes_per_s", "price_per_hour", "rollouts_per_second", "holdings", "edges", "assignment_epoch", "dialable")
+    __slots__ = ("protocol_version", "role", "worker_id", "name", "generation", "run", "address", "uplink_bytes_per_s", "downlink_bytes_per_s", "price_per_hour", "rollouts_per_second", "holdings", "edges", "assignment_epoch", "dialable", "data_port")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,7 @@ class Hello(_message.Message):
     EDGES_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     DIALABLE_FIELD_NUMBER: _ClassVar[int]
+    DATA_PORT_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     role: Role
     worker_id: str
@@ -134,7 +135,8 @@ class Hello(_message.Message):
     edges: _containers.RepeatedCompositeFieldContainer[HeldEdge]
     assignment_epoch: int
     dialable: Dialable
-    def __init__(self, protocol_version: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., worker_id: _Optional[str] = ..., name: _Optional[str] = ..., generation: _Optional[int] = ..., run: _Optional[str] = ..., address: _Optional[str] = ..., uplink_bytes_per_s: _Optional[float] = ..., downlink_bytes_per_s: _Optional[float] = ..., price_per_hour: _Optional[float] = ..., rollouts_per_second: _Optional[float] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[HeldEdge, _Mapping]]] = ..., assignment_epoch: _Optional[int] = ..., dialable: _Optional[_Union[Dialable, str]] = ...) -> None: ...
+    data_port: int
+    def __init__(self, protocol_version: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., worker_id: _Optional[str] = ..., name: _Optional[str] = ..., generation: _Optional[int] = ..., run: _Optional[str] = ..., address: _Optional[str] = ..., uplink_bytes_per_s: _Optional[float] = ..., downlink_bytes_per_s: _Optional[float] = ..., price_per_hour: _Optional[float] = ..., rollouts_per_second: _Optional[float] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[HeldEdge, _Mapping]]] = ..., assignment_epoch: _Optional[int] = ..., dialable: _Optional[_Union[Dialable, str]] = ..., data_port: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ()
@@ -323,14 +325,16 @@ class Welcome(_message.Message):
     def __init__(self, run: _Optional[str] = ..., token_key: _Optional[bytes] = ..., lease_s: _Optional[float] = ..., heartbeat_s: _Optional[float] = ...) -> None: ...
 
 class Peer(_message.Message):
-    __slots__ = ("worker_id", "name", "address")
+    __slots__ = ("worker_id", "name", "address", "data_port")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DATA_PORT_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     name: str
     address: str
-    def __init__(self, worker_id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    data_port: int
+    def __init__(self, worker_id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., data_port: _Optional[int] = ...) -> None: ...
 
 class Fallback(_message.Message):
     __slots__ = ("parent", "token")

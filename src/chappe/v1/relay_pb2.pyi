@@ -162,7 +162,7 @@ class StripeMap(_message.Message):
     def __init__(self, weights: _Optional[_Iterable[int]] = ..., run: _Optional[int] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("protocol_version", "object_id", "stripe", "token", "lacks_header", "lacks_pages", "lacks_chunks", "rejected_chunks", "stripes", "accepts_tcp", "expected_bytes_per_s")
+    __slots__ = ("protocol_version", "object_id", "stripe", "token", "lacks_header", "lacks_pages", "lacks_chunks", "rejected_chunks", "stripes", "accepts_tcp", "expected_bytes_per_s", "tcp_secret")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     STRIPE_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +174,7 @@ class FetchRequest(_message.Message):
     STRIPES_FIELD_NUMBER: _ClassVar[int]
     ACCEPTS_TCP_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    TCP_SECRET_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     object_id: str
     stripe: int
@@ -185,7 +186,8 @@ class FetchRequest(_message.Message):
     stripes: StripeMap
     accepts_tcp: bool
     expected_bytes_per_s: float
-    def __init__(self, protocol_version: _Optional[int] = ..., object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., token: _Optional[_Union[EdgeToken, _Mapping]] = ..., lacks_header: _Optional[bool] = ..., lacks_pages: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., lacks_chunks: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., rejected_chunks: _Optional[_Iterable[int]] = ..., stripes: _Optional[_Union[StripeMap, _Mapping]] = ..., accepts_tcp: _Optional[bool] = ..., expected_bytes_per_s: _Optional[float] = ...) -> None: ...
+    tcp_secret: bytes
+    def __init__(self, protocol_version: _Optional[int] = ..., object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., token: _Optional[_Union[EdgeToken, _Mapping]] = ..., lacks_header: _Optional[bool] = ..., lacks_pages: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., lacks_chunks: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., rejected_chunks: _Optional[_Iterable[int]] = ..., stripes: _Optional[_Union[StripeMap, _Mapping]] = ..., accepts_tcp: _Optional[bool] = ..., expected_bytes_per_s: _Optional[float] = ..., tcp_secret: _Optional[bytes] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("index", "data")

@@ -68,6 +68,7 @@ class Node:
     price_per_hour: float | None = None
     rollouts_per_second: float | None = None
     dialable: bool = True  # False: declared to be out of reach for peers
+    data_port: int = 0  # for data connections; 0: there are none
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ def encode_hello(
         ],
         assignment_epoch=assignment_epoch,
         dialable=pb.DIALABLE_UNSPECIFIED if node.dialable else pb.DIALABLE_NO,
+        data_port=node.data_port,
     )
     return pb.JoinRequest(hello=hello)
 
@@ -324,4 +326,6 @@ def _edge(edge: pb.Edge) -> EdgeOrder:
 def _peer(peer: pb.Peer) -> PeerRef:
     if not peer.worker_id or not peer.name:
         raise PeerError(f"a peer without a worker id or a name: {peer.worker_id[:80]!r}, {peer.name[:80]!r}")
-    return PeerRef(peer.worker_id, peer.name, peer.address)
+    if peer.data_port > 65535:
+        raise PeerError(f"peer {peer.name[:80]!r} takes data connections at port {peer.data_port}")
+    return PeerRef(peer.worker_id, peer.name, peer.address, peer.data_port)
