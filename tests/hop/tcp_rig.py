@@ -19,7 +19,7 @@ from chappe.hop.net import Tls, open_channel, parse_address
 from chappe.hop.source import ChunkSpan
 from chappe.hop.tcp_listen import TcpListener
 from chappe.hop.tcp_receive import TcpRoute
-from chappe.v1.relay_pb2 import End, FetchRequest, TcpOffer, TcpSwitch
+from chappe.v1.relay_pb2 import End, FetchRequest, TcpMore, TcpOffer, TcpSwitch
 from chappe.wire.frames import decode_reply
 from chappe.wire.tcp_frames import encode_hello
 
@@ -109,15 +109,17 @@ async def started(stack: AsyncExitStack, source: MemoryOrigin, **options: Any) -
 class MuteChild:
     """Fetches, takes the data connection, and never reads it."""
 
-    def __init__(self, parent: Node) -> None:
+    def __init__(self, parent: Node, streams: int = 0) -> None:
+        self.streams = streams
         self.channel = open_channel(parent.server.address, None, "parent")
         method = self.channel.unary_stream("/chappe.v1.Relay/Fetch", request_serializer=FetchRequest.SerializeToString)
         child_object = MemoryOrigin(b"")
         child_object.manifest, child_object.ledger.total = None, None
         request = build_request(child_object, 0, token("parent", "child"))
         request.accepts_tcp = True
+        request.streams = streams
         self.call = method(request)
-        self.connection: socket.socket | None = None
+        self.connections: list[socket.socket] = []
         self.heard: list[object] = []
 
     async def connect(self) -> None:
@@ -125,10 +127,16 @@ class MuteChild:
             reply = decode_reply(await self.call.read())
             self.heard.append(reply)
             if isinstance(reply, TcpOffer):
-                self.connection = socket.create_connection(("127.0.0.1", reply.port))
-                self.connection.sendall(encode_hello(reply.secret))
-            if isinstance(reply, TcpSwitch):
+                self._dial(reply.port, reply.secret)
+            if isinstance(reply, TcpMore):
+                for secret in reply.secrets:
+                    self._dial(reply.port, secret)
+            if isinstance(reply, TcpMore if self.streams > 1 else TcpSwitch):
                 return
+
+    def _dial(self, port: int, secret: bytes) -> None:
+        self.connections.append(connection := socket.create_connection(("127.0.0.1", port)))
+        connection.sendall(encode_hello(secret))
 
     async def end(self) -> End:
         async with asyncio.timeout(30):
@@ -139,5 +147,5 @@ class MuteChild:
     async def close(self) -> None:
         self.call.cancel()
         await self.channel.close()
-        if self.connection is not None:
-            self.connection.close()
+        for connection in self.connections:
+            connection.close()

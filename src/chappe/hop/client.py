@@ -88,6 +88,10 @@ async def fetch(
             on_fallback(reason)
 
     async def attempt(request: FetchRequest, tcp: TcpRoute | None) -> FetchEnd:
+        request.accepts_tcp = tcp is not None
+        request.streams = 0 if tcp is None else tcp.streams
+        request.tcp_secret = b"" if tcp is None else secrets.token_bytes(SECRET_BYTES)
+        request.expected_bytes_per_s = expected_bytes_per_s or 0.0
         receiver = Receiver(
             request,
             sink,
@@ -98,12 +102,16 @@ async def fetch(
             stall_floor_s=stall_floor_s,
             expected_bytes_per_s=expected_bytes_per_s,
         )
-        request.accepts_tcp = tcp is not None
-        request.tcp_secret = b"" if tcp is None else secrets.token_bytes(SECRET_BYTES)
-        request.expected_bytes_per_s = expected_bytes_per_s or 0.0
         call = _method(channel)(request)
         inlet = Inlet(
-            call, tcp, receiver, secret=request.tcp_secret, on_switch=receiver.switched, on_fallback=fell_back
+            call,
+            tcp,
+            receiver,
+            secret=request.tcp_secret,
+            on_switch=receiver.switched,
+            on_fallback=fell_back,
+            on_more=receiver.more,
+            whole=receiver.whole,
         )
         try:
             end = await receiver.run(inlet.read)
@@ -114,6 +122,8 @@ async def fetch(
             call.cancel()
         if inlet.switched and end.reason is ParentLossReason.STALLED:
             fell_back(end.detail)  # perhaps it is only this connection that carries nothing any more
+            if inlet.at_its_end:  # it is: another one has been sent to its end
+                raise TcpLostError(end.detail)
         return end
 
     try:

@@ -7,13 +7,16 @@
     nothing to send ─────────────▶ Dry: wait for the source
     every half a second ─────────▶ Mark, and sooner when the source runs dry
 
-Decides only this. Whoever writes asks again and again, from one thread at a time; how things are written is
-`chappe.hop.stream` on gRPC and `chappe.hop.tcp_feed` on a data connection.
+Decides only this. Whoever writes asks again and again, from any thread; how things are written is `chappe.hop.stream`
+on gRPC and `chappe.hop.tcp_feed` on a data connection. Of several connections each has a `Track`: a chunk goes on one
+of them, behind the pages that it needs, which each connection carries for itself.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from chappe.core.ledger import Cursor
@@ -65,6 +68,14 @@ class Dry(NamedTuple):
 Step = Ended | Mark | Say | Carry | Dry
 
 
+@dataclass(eq=False, slots=True)
+class Track:
+    """What has gone on one connection."""
+
+    next_page: int = 0
+    marked_s: float = float("-inf")
+
+
 class Course:
     """Of one FetchRequest. Raises UsageError for one whose ranges make no sense."""
 
@@ -81,8 +92,9 @@ class Course:
         self._restricted = self._stripes.plain
         self._taken = 0  # chunks, of a stripe
         self._cursor = Cursor()
-        self._next_page = 0
-        self._marked_s = float("-inf")
+        self._returned: list[int] = []  # chunks that were taken, and did not get there: they go first
+        self._track = Track()  # where there is one connection only
+        self._lock = threading.RLock()
 
     @property
     def begun(self) -> bool:
@@ -94,8 +106,9 @@ class Course:
         manifest = self._source.manifest
         if self._stripes.plain or manifest is None:
             return None
-        if not self._restricted:
-            self._restrict(manifest)
+        with self._lock:
+            if not self._restricted:
+                self._restrict(manifest)
         total = manifest.chunks_total
         whole = sum(b - a for a, b in self._stripes.within(self._stripe, [(0, total)], total))
         weights = self._stripes.weights
@@ -106,56 +119,80 @@ class Course:
         manifest = self._source.manifest
         if manifest is None:
             return 0
-        if not self._restricted:
-            self._restrict(manifest)
+        with self._lock:
+            if not self._restricted:
+                self._restrict(manifest)
         held = self._source.ledger.held
         return sum(b - a for start, stop in self._wanted for a, b in held.within(start, stop)) * manifest.chunk_bytes
 
-    def next(self, now: float, chunks_max: Callable[[Manifest], int]) -> Step:
-        """Moves on: what it returns is to be written. `chunks_max` says how many chunks may go together."""
+    def next(self, now: float, chunks_max: Callable[[Manifest], int], track: Track | None = None) -> Step:
+        """Moves on: what it returns is to be written, on this track. `chunks_max`: how many chunks may go at once."""
+        with self._lock:
+            return self._next(now, chunks_max, self._track if track is None else track)
+
+    def _next(self, now: float, chunks_max: Callable[[Manifest], int], track: Track) -> Step:
         source = self._source
         if source.state is SourceState.DROPPED:
             return Ended(EndReason.END_REASON_DROPPED)
-        if now - self._marked_s >= WATERMARK_S:
-            return self.mark(now)
+        if now - track.marked_s >= WATERMARK_S:
+            return self.mark(now, track)
         manifest = source.manifest
         if manifest is None:
-            return self._dry(now)
+            return self._dry(now, track)
         if not self._restricted:
             self._restrict(manifest)
         if self._wants_header:
             self._wants_header = False
             return Say(self._header())
-        chunks = source.ledger.take(self._cursor, self._wanted, chunks_max(manifest))
+        chunks = self._take(chunks_max(manifest))
         if chunks:
             self._taken += len(chunks)
-            return Carry(self._pages_below(max(map(manifest.page_of, chunks)) + 1), chunks)
-        if not self._wanted.within(0, manifest.chunks_total):
+            return Carry(self._pages_below(max(map(manifest.page_of, chunks)) + 1, track), chunks)
+        if not self._returned and not self._wanted.within(0, manifest.chunks_total):
             held = min(source.pages_held, manifest.pages_total)
-            if self._next_page < held:
-                return Say(self._pages_below(held))
+            if track.next_page < held:
+                return Say(self._pages_below(held, track))
             if held == manifest.pages_total:
                 return Ended(EndReason.END_REASON_COMPLETE)
-        return self._dry(now)
+        return self._dry(now, track)
 
-    def mark(self, now: float) -> Mark:
+    def mark(self, now: float, track: Track | None = None) -> Mark:
         """How far this node is."""
-        self._marked_s = now
-        ledger = self._source.ledger
-        held = len(ledger.held)
-        if not self._stripes.plain:  # what is here of other stripes says nothing of this hop
-            held = self._taken + (self._restricted and ledger.ready(self._cursor, self._wanted))
+        with self._lock:
+            (self._track if track is None else track).marked_s = now
+            ledger = self._source.ledger
+            held = len(ledger.held)
+            if not self._stripes.plain:  # what is here of other stripes says nothing of this hop
+                ready = self._restricted and (bool(self._returned) or ledger.ready(self._cursor, self._wanted))
+                held = self._taken + ready
         return Mark(encode_watermark(held, ledger.total, ledger.complete))
 
     def again(self, chunk: int) -> None:
         """It could not be sent, and is not held any more: it goes when it has come again."""
-        self._wanted.add(chunk, chunk + 1)
-        self._taken -= 1
+        with self._lock:
+            self._wanted.add(chunk, chunk + 1)
+            self._taken -= 1
 
-    def _dry(self, now: float) -> Step:
-        if now - self._marked_s > DRY_WATERMARK_S:
-            return self.mark(now)
-        return Dry(self._marked_s + WATERMARK_S)
+    def give_back(self, chunks: Iterable[int]) -> None:
+        """They were taken, and their connection broke: they go before anything else."""
+        with self._lock:
+            self._returned = sorted({*self._returned, *chunks})
+
+    def _take(self, most: int) -> list[int]:
+        """Chunks to send now, each once."""
+        if not most or not self._returned:
+            return self._source.ledger.take(self._cursor, self._wanted, most)
+        returned, self._returned = self._returned[:most], self._returned[most:]
+        self._taken -= len(returned)
+        here = [chunk for chunk in returned if chunk in self._source.ledger.held]
+        for chunk in set(returned).difference(here):
+            self._wanted.add(chunk, chunk + 1)  # it has been found rotten meanwhile
+        return here
+
+    def _dry(self, now: float, track: Track) -> Step:
+        if now - track.marked_s > DRY_WATERMARK_S:
+            return self.mark(now, track)
+        return Dry(track.marked_s + WATERMARK_S)
 
     def _restrict(self, manifest: Manifest) -> None:
         """Only chunks of the stripe are meant: which those are can be said now."""
@@ -168,10 +205,10 @@ class Course:
             raise UsageError(f"object {self._source.object_id} has a manifest without its bytes")
         return map(encode_header_part, split_header(data))
 
-    def _pages_below(self, stop: int) -> Iterator[bytes]:
+    def _pages_below(self, stop: int, track: Track) -> Iterator[bytes]:
         """Pages go in their order, and before the first chunk that needs them."""
-        while self._next_page < stop:
-            page, self._next_page = self._next_page, self._next_page + 1
+        while track.next_page < stop:
+            page, track.next_page = track.next_page, track.next_page + 1
             if page in self._wanted_pages:
                 yield encode_page(self._source.page_bytes(page))
 

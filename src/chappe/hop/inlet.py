@@ -4,11 +4,14 @@
                             └── cannot be reached: nothing more comes of it
     the parent's port is known: dial at once, beside the Fetch and with its secret ── TcpSwitch ──▶ the same
                             └── refused, or another port by now: nobody is told, and an offer is dialled
+                                        TcpMore ──▶ more of them are dialled, and read as soon as they are there
     after the switch chunks are taken in the thread that reads them (chappe.hop.tcp_receive), and gRPC is the control
     side: an End there ends the fetch, its break breaks the fetch, its good end means that the parent has put everything
     on the data connection, which is read to its End
 
-A data connection that breaks while gRPC holds raises TcpLostError: the Fetch can be repeated without one.
+A data connection that breaks while gRPC holds raises TcpLostError: the Fetch can be repeated without one. Of several it
+is the last one that does: the parent sends on the others what the broken one had. Each has an end of its own; the Fetch
+is over with the first one after which all is here, or with the last one.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from chappe.errors import PeerError
 from chappe.hop.source import Signal
 from chappe.hop.tcp_receive import TCP_LOST, FrameTaker, TcpInlet, TcpRoute, check_offer
 from chappe.hop.tcp_send import TcpLostError
-from chappe.v1.relay_pb2 import End, TcpOffer, TcpSwitch
+from chappe.v1.relay_pb2 import End, EndReason, TcpMore, TcpOffer, TcpSwitch
 from chappe.wire.frames import Reply, decode_reply
 
 VERDICT_S = 1.0
@@ -50,13 +53,24 @@ class Inlet:
         secret: bytes = b"",
         on_switch: Callable[[], None],
         on_fallback: Callable[[str], None],
+        on_more: Callable[[int], bool] = lambda _: False,
+        whole: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`secret` is what the Fetch has said that its data connection would say. Dials at once where it can."""
+        """`secret` is what the Fetch has said that its data connection would say. Dials at once where it can.
+
+        `on_more` hears how many more connections the parent offers, and says whether they are wanted; `whole` says
+        whether all that was asked for is stored.
+        """
         self.switched = False
+        self.at_its_end = False
+        """A data connection has said that all is sent: a parent that is silent now is there all the same."""
+        self._on_more, self._whole = on_more, whole
         self._call, self._route, self._taker = call, route, taker
         self._secret, self._offered = secret, False
         self._on_switch, self._on_fallback = on_switch, on_fallback
         self._tcp: TcpInlet | None = None
+        self._lanes: list[TcpInlet] = []  # those that are not over, once it has switched
+        self._broken: str | None = None  # how the last one that broke did
         self._control: asyncio.Future[object] | None = None
         self._signal = Signal()
         self._closed = False
@@ -84,8 +98,9 @@ class Inlet:
 
     def close(self) -> None:
         self._closed = True
-        if self._tcp is not None:
-            self._tcp.close()
+        for tcp in (self._tcp, *self._lanes):
+            if tcp is not None:
+                tcp.close()
         if self._control is not None:
             self._control.cancel()
 
@@ -111,31 +126,65 @@ class Inlet:
         if self._tcp is None:
             raise PeerError("a switch to a data connection that there is not")
         self.switched = True
+        self._lanes.append(self._tcp)
         self._tcp.go()
         self._on_switch()
+        self._listen()
+
+    def _listen(self) -> None:
         self._control = asyncio.ensure_future(self._call.read())
         self._control.add_done_callback(lambda _: self._signal.fire())
 
+    def _dial_more(self, more: TcpMore) -> None:
+        if self._route is None or not self._on_more(len(more.secrets)):
+            raise PeerError(f"{len(more.secrets)} more data connections, which were not asked for")
+        for secret in more.secrets:
+            check_offer(TcpOffer(port=more.port, secret=secret))
+        for secret in more.secrets:
+            self._lanes.append(tcp := TcpInlet(self._route, more.port, secret, self._taker, self._changed))
+            tcp.go()
+
     async def _read_tcp(self) -> tuple[Reply, int] | None:
-        assert self._tcp is not None
         while True:
             seen = self._signal.count
-            message = self._tcp.take()
-            if message is not None:
-                return message
-            if self._tcp.refused is not None:
-                raise self._tcp.refused
-            if self._tcp.problem is not None:
-                return await self._verdict(str(self._tcp.problem))
+            for tcp in tuple(self._lanes):
+                message = tcp.take()
+                if message is not None:
+                    if self._is_only_its_own_end(tcp, message[0]):
+                        continue
+                    return message
+                if tcp.refused is not None:
+                    raise tcp.refused
+                if tcp.problem is not None:
+                    self._broken = str(tcp.problem)
+                    self._lanes.remove(tcp)
+            if not self._lanes:
+                return await self._verdict(self._broken or "all of them ended early")
             if self._control is not None and self._control.done():
-                end = self._heard(self._control)
+                control, self._control = self._control, None
+                end = self._heard(control)
                 if end is not None:
                     return end
-                self._control = None
+                continue
             await self._signal.wait(seen)
 
+    def _is_only_its_own_end(self, tcp: TcpInlet, reply: Reply) -> bool:
+        """All is sent, and what is not here is on its way on other connections, or was on one that broke."""
+        if not isinstance(reply, End) or reply.reason != EndReason.END_REASON_COMPLETE:
+            return False
+        self.at_its_end = True
+        others = len(self._lanes) > 1 or self._broken is not None
+        if not others or self._whole():
+            return False
+        self._lanes.remove(tcp)
+        tcp.close()
+        return True
+
     def _heard(self, control: asyncio.Future[object]) -> tuple[Reply, int] | None:
-        """What came on gRPC after the switch: an End, or None at its good end. Raises AioRpcError, TcpLostError."""
+        """What came on gRPC after the switch: an End, or None at its good end, and for more connections to dial.
+
+        Raises AioRpcError, TcpLostError.
+        """
         try:
             message = control.result()
         except grpc.aio.AioRpcError as error:
@@ -145,16 +194,23 @@ class Inlet:
         if not isinstance(message, bytes):
             return None
         reply = decode_reply(message)
+        if isinstance(reply, TcpMore):
+            self._dial_more(reply)
+            self._listen()
+            return None
         if not isinstance(reply, End):
             raise PeerError(f"a {type(reply).__name__} on gRPC after the switch to a data connection")
         return reply, len(message)
 
     async def _verdict(self, problem: str) -> tuple[Reply, int]:
-        """The data connection is gone. The parent as well?"""
+        """The data connection is gone, or all of several. The parent as well?"""
+        if self.at_its_end and self._whole():
+            end = End(reason=EndReason.END_REASON_COMPLETE)
+            return end, end.ByteSize()
         if self._control is not None:
             await asyncio.wait({self._control}, timeout=VERDICT_S)
-            if self._control.done() and (end := self._heard(self._control)) is not None:
-                return end
+            if self._control.done() and (heard := self._heard(self._control)) is not None:
+                return heard
         raise self._lost(problem)
 
     def _lost(self, problem: str) -> TcpLostError:

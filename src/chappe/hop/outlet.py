@@ -55,6 +55,7 @@ class Outlet:
         self._offer = offer
         self._hold_until_s = None if offer is None else boot_now() + HOLD_S
         self._tcp: TcpOutlet | None = None
+        self._beside: list[TcpOutlet] = []
 
     def held_back_s(self, now: float) -> float:
         """For how long chunks are to wait yet: the child is about to open its data connection; 0 for not at all.
@@ -79,6 +80,14 @@ class Outlet:
             tcp.begin_at(self._expected_bytes_per_s)
         await self.write(encode_tcp_switch())
         return tcp
+
+    def beside(self, tcp: TcpOutlet) -> None:
+        """Another data connection of the same child, from now on."""
+        self._beside.append(tcp)
+
+    def limit_unsent(self, tcp: TcpOutlet, manifest: Manifest, streams: int) -> None:
+        """Where there are so many connections, one holds back a part of a chunk: the rest goes where there is room."""
+        tcp.limit_unsent(_UNSENT_CHUNKS * manifest.chunk_bytes // streams)
 
     def batch_chunks(self, manifest: Manifest, batch_bytes: float) -> int:
         """How many chunks may go together, when `batch_bytes` is what the link carries in a chunk's time."""
@@ -109,12 +118,15 @@ class Outlet:
 
     def cut(self) -> None:
         """The stream is to end: a child that does not read its data connection is not waited for."""
-        if self._tcp is not None:
-            self._tcp.close()
+        for tcp in self._connections():
+            tcp.close()
 
     def close(self) -> None:
         """Once, when the stream is over. What has been written still leaves."""
         if self._offer is not None:
             self._offer.close()
-        if self._tcp is not None:
-            self._tcp.close()
+        for tcp in self._connections():
+            tcp.close()
+
+    def _connections(self) -> list[TcpOutlet]:
+        return self._beside if self._tcp is None else [self._tcp, *self._beside]

@@ -4,8 +4,9 @@ Fetch and Push share it. The sink verifies and stores; this decides what is a vi
 over. Memory is one message and, while it comes, the header.
 
 Once a data connection carries the payload, its thread takes chunks and watermarks (`take_chunk`, `take_message`), and
-the event loop the rest. They take turns: while a message is at the loop the thread waits for it, so that what is asked
-for and what is measured is one's at a time. What the loop looks at meanwhile for its patience is safe to be read.
+the event loop the rest; while a message of it is at the loop the thread waits for it. Of several connections each has a
+thread: what is asked for is looked at by one at a time, and chunks are verified and stored side by side. A page comes
+on each of them, and a chunk once more where a connection broke: what has come is passed over then.
 
     reading ──▶ End(COMPLETE), and all is here ─────────────────────▶ None, the one good end
        │  └───▶ End(any other) ─────────────────────────────────────▶ the reason it names
@@ -27,18 +28,16 @@ from google.protobuf.message import DecodeError
 
 from chappe.clock import boot_now
 from chappe.core.manifest import LEAF_BYTES, Manifest
-from chappe.core.ranges import RangeSet
 from chappe.core.reasons import ParentLossReason
 from chappe.errors import ChunkMismatchError, PeerError, UnsafePathError
+from chappe.hop.asked import Asked
 from chappe.hop.limits import TokenBucket
 from chappe.hop.meter import HopMeter
-from chappe.hop.shared import SharedRanges
 from chappe.hop.source import ChunkSink
 from chappe.hop.stall import STALL_FLOOR_S, stall_timeout_s
 from chappe.v1.relay_pb2 import End, EndReason, FetchRequest, HeaderPart, Page, Watermark
 from chappe.wire.frames import ChunkBatch, Data, PageFrame, Reply
 from chappe.wire.manifest import HeaderAssembler
-from chappe.wire.stripes import decode_stripes
 from chappe.wire.tcp_frames import HEAD_BYTES
 
 _LOSS = {
@@ -84,22 +83,24 @@ class Receiver:
         self._on_watermark = on_watermark
         self._stall_floor_s = stall_floor_s
         self._expected_bytes_per_s = expected_bytes_per_s
-        self._wants_header = request.lacks_header
-        self._wanted_pages = RangeSet((r.start, r.stop) for r in request.lacks_pages)
-        self._wanted = SharedRanges((r.start, r.stop) for r in request.lacks_chunks)
-        self._stripe = request.stripe
-        self._stripes = decode_stripes(request.stripes if request.HasField("stripes") else None, request.stripe)
-        self._restricted = self._stripes.plain
-        self._taken = 0  # chunks, of a stripe
+        self._asked = Asked(request)
         self._header = HeaderAssembler()
         self._data_s = boot_now()
         self._heard_s = self._data_s
-        self._taking = False  # a thread has a chunk in hand: the parent is not the one to be waited for
 
     def switched(self) -> None:
         """The parent has gone over to a data connection."""
         self._connect()
         self._meter.switched_to_tcp()
+
+    def more(self, connections: int) -> bool:
+        """The parent offers so many data connections beside the first. False: they were not asked for."""
+        return self._asked.more(connections)
+
+    def whole(self) -> bool:
+        """All that was asked for is stored."""
+        manifest = self._sink.manifest
+        return not (manifest is None or manifest.open_end or self._asked.storing or self._asked.lacks(manifest))
 
     async def run(self, read: Callable[[], Awaitable[tuple[Reply, int] | None]]) -> FetchEnd:
         """Read (reply, its size in bytes) until the fetch has ended. Raises what `read` raises, and StoreError."""
@@ -110,7 +111,7 @@ class Receiver:
                 async with asyncio.timeout(self._heard_s + patience_s - boot_now()):
                     frame = await read()
             except TimeoutError:
-                if self._taking:
+                if self._asked.storing:
                     self._heard_s = boot_now()
                 if boot_now() < self._heard_s + patience_s:
                     continue  # what came meanwhile was taken by a thread
@@ -170,7 +171,7 @@ class Receiver:
 
     def take_chunk(self, chunk: int, data: memoryview, pause: Callable[[float], None]) -> None:
         """Raises PeerError, ChunkMismatchError, StoreError, and what `pause` raises."""
-        self._taking = True
+        self._asked.begin_storing()
         try:
             size_bytes = HEAD_BYTES + len(data)
             if self._downlink is not None:
@@ -179,7 +180,7 @@ class Receiver:
             self._data_s = self._heard_s = now = boot_now()
             self._meter.record(size_bytes, now)
         finally:
-            self._taking = False
+            self._asked.end_storing()
 
     def take_message(self, reply: Reply) -> bool:
         """Watermarks that lead to nothing: there are many of them where a hop catches up with its source."""
@@ -211,12 +212,12 @@ class Receiver:
             raise PeerError(f"a {type(reply).__name__} that was not asked for")
 
     def _take_header(self, part: HeaderPart) -> None:
-        if not self._wants_header:
+        if not self._asked.header:
             raise PeerError("a header that was not asked for")
         data = self._header.add(part)
         if data is None:
             return
-        self._wants_header = False
+        self._asked.header = False
         if self._sink.manifest is None:  # else another parent was faster
             self._sink.put_header(data)
 
@@ -225,12 +226,9 @@ class Receiver:
             index = Page.FromString(data).index
         except DecodeError as error:
             raise PeerError("a page that cannot be read") from error
-        if index not in self._wanted_pages:
-            raise PeerError(f"page {index} was not asked for, or came twice")
         self._require_manifest()
-        if index > self._sink.pages_held:
-            raise PeerError(f"page {index} before page {self._sink.pages_held}")
-        self._wanted_pages.discard(index, index + 1)
+        if not self._asked.take_page(index, self._sink.pages_held):
+            return
         if index == self._sink.pages_held:
             self._sink.put_page(data)
 
@@ -239,16 +237,8 @@ class Receiver:
         held = sink.ledger.held
         new: list[tuple[int, Data]] = []
         for chunk, data in batch.chunks:
-            if chunk not in self._wanted or chunk >= manifest.chunks_total:
-                raise PeerError(f"chunk {chunk} was not asked for, or came twice")
-            if len(data) != (length := manifest.place(chunk).length):
-                raise PeerError(f"chunk {chunk} has {len(data)} bytes, not {length}")
-            if manifest.page_of(chunk) >= sink.pages_held:
-                raise PeerError(f"chunk {chunk} before its page")
-            self._wanted.discard(chunk, chunk + 1)
-            self._taken += 1
-            if chunk in held:
-                continue  # another parent was faster
+            if not self._asked.take_chunk(chunk, len(data), manifest, sink.pages_held) or chunk in held:
+                continue  # another parent was faster, or another connection
             # A copy on purpose: the store keeps recent chunks, and one kept view keeps its whole message alive.
             new.append((chunk, data if lent else bytes(data)))
         if new:
@@ -258,20 +248,13 @@ class Receiver:
         manifest = self._sink.manifest
         if manifest is None:
             raise PeerError("pages or chunks before the header")
-        if not self._restricted:
-            self._restrict(manifest)
         return manifest
-
-    def _restrict(self, manifest: Manifest) -> None:
-        """Only chunks of the stripe were asked for: which those are can be said now."""
-        self._wanted = SharedRanges(self._stripes.restrict(self._stripe, self._wanted, manifest.chunks_total))
-        self._restricted = True
 
     def _mark(self, mark: Watermark) -> FetchEnd | None:
         if self._on_watermark is not None:
             self._on_watermark(mark)
         now = boot_now()
-        if mark.chunks_held <= (len(self._sink.ledger.held) if self._stripes.plain else self._taken):
+        if not self._asked.behind(mark.chunks_held, len(self._sink.ledger.held)):
             self._meter.idle(now)  # starved: the parent has no more either
             self._data_s = now
             return None
@@ -288,9 +271,7 @@ class Receiver:
             reason = _LOSS.get(end.reason, ParentLossReason.PROTOCOL)
             return FetchEnd(reason, detail=end.detail or f"the parent ended with reason {end.reason}")
         manifest = self._sink.manifest
-        if manifest is not None and not self._restricted:
-            self._restrict(manifest)
-        if manifest is None or manifest.open_end or self._wanted.within(0, manifest.chunks_total):
+        if manifest is None or manifest.open_end or self._asked.lacks(manifest):
             return FetchEnd(ParentLossReason.PROTOCOL, detail="the parent says that all has been sent, and it has not")
         return FetchEnd(None)
 

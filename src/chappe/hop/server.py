@@ -6,6 +6,7 @@ Who is admitted is `chappe.hop.guard`, what a child is sent is `chappe.hop.strea
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import grpc
@@ -45,9 +46,12 @@ class RelayService:
         streams: StreamBook | None = None,
         probes: ProbeDesk | None = None,
         tcp: TcpListener | None = None,
+        connections: int = 1,
     ) -> None:
-        """Children are offered data connections when there is a listener for them, which may come later: `tcp`."""
+        """Children are offered data connections when there is a listener for them, which may come later: `tcp`. Each is
+        offered so many `connections`, or as many as it asks for."""
         self.tcp = tcp
+        self.connections = connections
         self.streams = streams if streams is not None else StreamBook()
         self._catalog = catalog
         self._guard = guard
@@ -112,11 +116,22 @@ class RelayService:
             self._guard.release(ticket)
 
     async def _serve(self, source: ChunkSource, request: FetchRequest, ticket: Ticket, context: Context) -> None:
-        offer = None
+        offer, offer_more = None, None
         try:
             try:
-                offer = self._offer(source, request, context)
-                stream = ChildStream(source, request, ticket, context.write, uplink=self._uplink, offer=offer)
+                if self.tcp is not None and request.accepts_tcp:
+                    offer_more = partial(self.tcp.offer, context.peer(), peer_name(context))
+                    offer = offer_more(source.signal.fire, request.tcp_secret)
+                stream = ChildStream(
+                    source,
+                    request,
+                    ticket,
+                    context.write,
+                    uplink=self._uplink,
+                    offer=offer,
+                    offer_more=offer_more,
+                    streams=self.connections,
+                )
             except UsageError as error:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             if offer is not None and not offer.here:
@@ -131,11 +146,6 @@ class RelayService:
         finally:
             if offer is not None:
                 offer.close()
-
-    def _offer(self, source: ChunkSource, request: FetchRequest, context: Context) -> Offer | None:
-        if self.tcp is None or not request.accepts_tcp:
-            return None
-        return self.tcp.offer(context.peer(), peer_name(context), source.signal.fire, request.tcp_secret)
 
     async def _push(self, _requests: object, context: Context) -> None:
         assert self._inbox is not None

@@ -1,7 +1,8 @@
 """The parent's half of one hop: serves one child until there is a reason to end.
 
 Fetch and Push share it. What goes next is `chappe.hop.course`. On gRPC it is written here, on the event loop; once the
-child has a data connection, that one's thread feeds it (`chappe.hop.tcp_feed`), and here the end is waited for:
+child has a data connection, that one's thread feeds it, or those of several (`chappe.hop.tcp_lanes`), and here the end
+is waited for:
 
     child gone or ticket ended ──▶ stop
     a data connection is coming ─▶ chunks wait for it, half a second at most
@@ -31,11 +32,12 @@ from chappe.hop.meter import HopMeter, HopMeters
 from chappe.hop.outlet import Outlet
 from chappe.hop.source import ChunkSource, Signal, SourceState
 from chappe.hop.stall import stall_timeout_s
-from chappe.hop.tcp_feed import Feed
+from chappe.hop.tcp_lanes import Lanes, OfferMore
 from chappe.hop.tcp_listen import Offer
 from chappe.hop.tcp_send import TcpLostError, TcpOutlet
 from chappe.hop.turns import Turns
 from chappe.v1.relay_pb2 import EndReason, FetchRequest
+from chappe.wire.tcp_frames import STREAMS_MAX
 
 _END_GRACE_S = 1.0  # how long a stream that was ended may take to say so before it is cut
 _RECHECK_AT_ONCE = 4  # chunks hashed between two turns of the event loop
@@ -53,8 +55,11 @@ class ChildStream:
         *,
         uplink: TokenBucket | None = None,
         offer: Offer | None = None,
+        offer_more: OfferMore | None = None,
+        streams: int = 1,
     ) -> None:
-        """`write` sends a reply on gRPC; `offer` is that of a data connection, which this closes."""
+        """`write` sends a reply on gRPC; `offer` is that of a data connection, which this closes. There may be so many
+        `streams`, or as many as the child asks for."""
         self.source = source
         self.ticket = ticket
         self.meter = HopMeter()
@@ -66,6 +71,8 @@ class ChildStream:
             raise UsageError(f"a hop that is expected to carry {request.expected_bytes_per_s} bytes per second")
         self._outlet = Outlet(write, offer, request.expected_bytes_per_s)
         self._uplink = uplink
+        self._offer_more = offer_more
+        self._streams = min(max(streams, request.streams), STREAMS_MAX) if request.streams else 1
 
     def backlog_bytes(self) -> int:
         """What is held here, wanted by the child, and not sent yet."""
@@ -149,15 +156,19 @@ class ChildStream:
                     await self._wait(seen, min(until_s - now, hold_s or until_s - now))
 
     async def _feed(self, tcp: TcpOutlet) -> EndReason:
-        feed = Feed(self.source, self._course, self.ticket, self.meter, self._uplink, tcp, self.turns)
-        try:
-            while True:
-                fed = await tcp.run(feed.run)
-                if fed.reason is not None:
-                    return fed.reason
-                self._unreadable(fed.unreadable)
-        finally:
-            feed.stop()
+        lanes = Lanes(
+            self.source,
+            self._course,
+            self.ticket,
+            self.meter,
+            self._outlet,
+            uplink=self._uplink,
+            turns=self.turns,
+            on_unreadable=self._unreadable,
+            offer_more=self._offer_more,
+            streams=self._streams,
+        )
+        return await lanes.run(tcp)
 
     async def _wait(self, seen: int, seconds: float) -> None:
         """Until the source, the data connection or the ticket says something, or so long."""

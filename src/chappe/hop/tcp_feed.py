@@ -4,7 +4,8 @@
     event loop:      run() ... is told of the end, of chunks that cannot be read, and of a connection that is gone
 
 A relay's receiving thread rings the bell once a chunk is stored: no event loop stands between the two. `stop` ends it
-while it waits; while it writes, whoever ends it shuts the socket down.
+while it waits; while it writes, whoever ends it shuts the socket down. What goes next is dealt to all connections of
+the child (`chappe.hop.tcp_deal`), each of which has a feed.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from dataclasses import dataclass
 from chappe.clock import boot_now
 from chappe.core.manifest import CHUNK_TIME_S, Manifest
 from chappe.errors import ChappeError
-from chappe.hop.course import Carry, Course, Dry, Ended, Mark, Say
+from chappe.hop.course import Carry, Dry, Ended, Mark, Say
 from chappe.hop.guard import Ticket
 from chappe.hop.limits import TokenBucket
 from chappe.hop.meter import HopMeter
-from chappe.hop.signal import Bell
 from chappe.hop.source import ChunkFiles, ChunkSource
 from chappe.hop.stall import stall_timeout_s
-from chappe.hop.tcp_send import FileChunk, TcpOutlet
-from chappe.hop.turns import CHANGE_S, Share, Turns
+from chappe.hop.tcp_deal import Deal, Lane
+from chappe.hop.tcp_send import FileChunk, TcpLostError
+from chappe.hop.turns import CHANGE_S
 from chappe.v1.relay_pb2 import EndReason
 from chappe.wire.frames import encode_end
 from chappe.wire.tcp_frames import HEAD_BYTES, encode_chunk_head, encode_message
@@ -36,10 +37,12 @@ _MEANWHILE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """Why it ended: with a reason (COMPLETE has been said to the child), or because of chunks that cannot be read."""
+    """Why it ended: with a reason (COMPLETE has been said to the child), because of chunks that cannot be read, or
+    because its connection is `lost` and others go on."""
 
     reason: EndReason | None
     unreadable: tuple[int, ...] = ()
+    lost: TcpLostError | None = None
 
 
 class _StoppedError(Exception):
@@ -52,49 +55,48 @@ class Feed:
     def __init__(
         self,
         source: ChunkSource,
-        course: Course,
+        deal: Deal,
+        lane: Lane,
         ticket: Ticket,
         meter: HopMeter,
         uplink: TokenBucket | None,
-        outlet: TcpOutlet,
-        turns: Turns | None = None,
     ) -> None:
-        """`turns`: of several stripes that leave this node, each sends chunks when it is its turn."""
-        self._source, self._course, self._ticket = source, course, ticket
-        self._meter, self._uplink, self._outlet = meter, uplink, outlet
+        self._source, self._deal, self._lane, self._ticket = source, deal, lane, ticket
+        self._meter, self._uplink, self._outlet = meter, uplink, lane.outlet
         self._files = source if isinstance(source, ChunkFiles) else None
-        stripe = course.stripe()
-        self._turns = None if stripe is None else turns
-        self._share = Share(1.0, 0.0) if stripe is None or turns is None else turns.join(*stripe)
-        self._bell = Bell()
+        self._turns, self._share = deal.turns, lane.share
         self._stopped = False
 
     def stop(self) -> None:
         self._stopped = True
-        self._bell.ring()
-        if self._turns is not None:
-            self._turns.leave(self._share)
+        self._lane.bell.ring()
+        self._deal.leave(self._lane)
 
     def run(self) -> Fed:
-        """Raises TcpLostError, and what the source raises."""
+        """Raises TcpLostError where no other connection goes on, and what the source raises."""
         try:
-            with self._source.signal.ringing(self._bell):
+            with self._source.signal.ringing(self._lane.bell):
                 return self._run()
         except _StoppedError:
             return Fed(self._ticket.ended_by or EndReason.END_REASON_UNSPECIFIED)
+        except TcpLostError as error:
+            if self._stopped or not self._deal.broke(self._lane, error.doubted):
+                raise
+            return Fed(None, lost=error)
 
     def _run(self) -> Fed:
-        course, ticket, outlet = self._course, self._ticket, self._outlet
+        deal, ticket, outlet = self._deal, self._ticket, self._outlet
         while True:
             self._raise_if_stopped()
             now = boot_now()
-            match course.next(now, self._chunks_max):
+            match deal.next(self._lane, now, self._chunks_max):
                 case Dry(until_s):
                     ticket.progress(now)  # it has all that there is
-                    self._meter.idle(now)
-                    if self._turns is not None:
+                    if deal.idle(self._lane):
+                        self._meter.idle(now)
+                    if self._turns is not None and self._share is not None:
                         self._turns.rest(self._share)
-                    self._bell.wait(until_s - now)
+                    self._lane.bell.wait(until_s - now)
                 case Mark(reply):
                     outlet.write(encode_message(reply))
                 case Say(replies):
@@ -103,6 +105,7 @@ class Feed:
                     self._say(pages)
                     unreadable = self._carry_in_turn(chunks)
                     if unreadable:
+                        deal.unreadable(self._lane, unreadable)
                         return Fed(None, unreadable)
                 case Ended(reason):
                     if reason == EndReason.END_REASON_COMPLETE:
@@ -115,7 +118,7 @@ class Feed:
 
     def _chunks_max(self, manifest: Manifest) -> int:
         """What the link carries within the chunk time, by what it has shown so far: at first, one."""
-        batch_bytes = min(self._meter.paced_bytes_per_s() * CHUNK_TIME_S, BATCH_BYTES_MAX)
+        batch_bytes = min(self._meter.paced_bytes_per_s() / self._deal.lanes * CHUNK_TIME_S, BATCH_BYTES_MAX)
         return max(1, min(BATCH_CHUNKS_MAX, int(batch_bytes) // manifest.chunk_bytes))
 
     def _say(self, replies: Iterator[bytes]) -> None:
@@ -126,18 +129,19 @@ class Feed:
 
     def _carry_in_turn(self, chunks: list[int]) -> tuple[int, ...]:
         manifest = self._source.manifest
-        if self._turns is None or manifest is None:
+        if self._turns is None or self._share is None or manifest is None:
             return self._carry(chunks)
         self._meter.start(boot_now())
         if not self._turns.take(self._share, len(chunks), self._mark):
             raise _StoppedError
         unreadable = self._carry(chunks)
         ahead_s = CHANGE_S + 2 * self._outlet.round_trip_s()
-        self._turns.sent(self._share, ahead_s * self._meter.paced_bytes_per_s() / manifest.chunk_bytes)
+        bytes_per_s = self._meter.paced_bytes_per_s() / self._deal.lanes
+        self._turns.sent(self._share, ahead_s * bytes_per_s / manifest.chunk_bytes)
         return unreadable
 
     def _mark(self) -> None:
-        self._outlet.write(encode_message(self._course.mark(boot_now()).reply))
+        self._outlet.write(encode_message(self._deal.mark(self._lane, boot_now()).reply))
 
     def _carry(self, chunks: list[int]) -> tuple[int, ...]:
         """Returns the chunks that were not sent, because they cannot be read."""
@@ -163,6 +167,8 @@ class Feed:
                 return False
             self._outlet.write(encode_chunk_head(chunk, length) + data)
             sent = True
+        if sent:
+            self._deal.written(self._lane, chunk)
         self._ticket.progress(boot_now())  # a batch may take long on a link that has become slow
         return sent
 
@@ -176,8 +182,8 @@ class Feed:
         while (now := boot_now()) < start_s:
             if now - marked_s >= _MEANWHILE_S:  # many children on a thin uplink wait for long
                 marked_s = now
-                self._outlet.write(encode_message(self._course.mark(now).reply))
-            self._bell.wait(min(start_s - now, _MEANWHILE_S))
+                self._mark()
+            self._lane.bell.wait(min(start_s - now, _MEANWHILE_S))
             if self._stopped or self._ticket.ended_by is not None:
                 self._uplink.give_back(booking)
                 raise _StoppedError
@@ -188,4 +194,4 @@ class Feed:
         self._ticket.progress(now)
         pace = self._meter.linked_bytes_per_s()
         if pace:  # a child that takes long over a message because its link is slow is not one that has stalled
-            self._ticket.patience_s = stall_timeout_s(0.0, size_bytes, pace)
+            self._ticket.patience_s = stall_timeout_s(0.0, self._deal.lanes * size_bytes, pace)

@@ -3,10 +3,10 @@
     thread: connect, [TLS], hello ──▶ waits for `go` ──▶ head, body ──▶ chunk: taken here: verified, stored, recorded
     event loop:                        (the switch)                ──▶ page, end: take(); the thread waits meanwhile
 
-A chunk is at its end when the next one is read: the thread's slab of 2 MiB is all the memory there is, and TCP stops a
-parent that is faster than this node's disk. What was asked for and what is right is for the taker to know
-(`chappe.hop.receive`); the thread checks the form of a frame. The event loop hears of messages that are its business,
-and of the end.
+A chunk is at its end when the next one is read: the thread's slab, as large as the largest frame so far (2 MiB at
+most), is all the memory there is, and TCP stops a parent that is faster than this node's disk. What was asked for and
+what is right is for the taker to know (`chappe.hop.receive`); the thread checks the form of a frame. The event loop
+hears of messages that are its business, and of the end.
 
 On a slow link the kernel wakes the thread once for a chunk, not once for a packet (SO_RCVLOWAT), and less than that at
 the beginning: what waits to be read closes the window, which the kernel opens only by what is read in a round trip.
@@ -28,10 +28,9 @@ import grpc
 from chappe.errors import PeerError
 from chappe.hop.net import Address, Tls
 from chappe.hop.tcp_sockets import SOCKET_ERRORS, certificate_names, client_context, shut_down
-from chappe.v1.relay_pb2 import TcpOffer, TcpSwitch
+from chappe.v1.relay_pb2 import TcpMore, TcpOffer, TcpSwitch
 from chappe.wire.frames import ChunkBatch, Reply, decode_reply
 from chappe.wire.tcp_frames import (
-    BODY_BYTES_MAX,
     HEAD_BYTES,
     SECRET_BYTES,
     FrameHead,
@@ -45,6 +44,7 @@ TCP_LOST = grpc.StatusCode.ABORTED
 CONNECT_S = 1.0
 HANDSHAKE_S = 5.0
 _GONE = getattr(select, "POLLRDHUP", select.POLLHUP)  # what comes before the end, as TLS does, hides no end
+_SLAB_BYTES_MIN = 64 << 10
 _LOWAT_BYTES_MAX = 256 << 10  # well under any window that a fast link needs
 _LOWAT_SHARE = 1 / 16
 """Of all that has come: in slow start a round trip brings half of that, so that an eighth of the window waits."""
@@ -59,10 +59,12 @@ class TcpRoute:
     tls: Tls | None
     expected_name: str
     port: int = 0
+    streams: int = 1
+    """How many the payload of one Fetch should have; the parent may offer more."""
 
     @classmethod
-    def to(cls, address: Address, tls: Tls | None, expected_name: str, port: int = 0) -> TcpRoute:
-        return cls(address.host, tls, expected_name, port)
+    def to(cls, address: Address, tls: Tls | None, expected_name: str, port: int = 0, streams: int = 1) -> TcpRoute:
+        return cls(address.host, tls, expected_name, port, streams)
 
 
 def check_offer(offer: TcpOffer) -> None:
@@ -200,7 +202,7 @@ class TcpInlet:
             raise OSError("not wanted any more")
 
     def _read(self, connection: socket.socket) -> None:
-        head, slab = memoryview(bytearray(HEAD_BYTES)), memoryview(bytearray(BODY_BYTES_MAX))
+        head, slab = memoryview(bytearray(HEAD_BYTES)), memoryview(bytearray(_SLAB_BYTES_MIN))
         total = 0
         while not self._over.is_set():
             _fill(connection, head, 0)
@@ -208,6 +210,8 @@ class TcpInlet:
                 frame = decode_head(head)
             except PeerError as error:
                 raise _RefusedError(error) from error
+            if frame.length > len(slab):
+                slab = memoryview(bytearray(frame.length))
             body = slab[: frame.length]
             total += HEAD_BYTES + _fill(connection, body, total)
             try:
@@ -224,7 +228,7 @@ class TcpInlet:
             self._taker.take_chunk(frame.number, body, self._pause)
             return True
         reply = decode_reply(bytes(body))
-        if isinstance(reply, ChunkBatch | TcpOffer | TcpSwitch):
+        if isinstance(reply, ChunkBatch | TcpOffer | TcpSwitch | TcpMore):
             raise PeerError(f"a {type(reply).__name__} in a message on a data connection")
         if self._taker.take_message(reply):
             return True

@@ -16,7 +16,6 @@ import os
 import queue
 import socket
 import ssl
-import struct
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from chappe.errors import ChappeError
 from chappe.hop.source import ChunkSpan
+from chappe.hop.tcp_info import tcp_info, unacknowledged_bytes
 from chappe.hop.tcp_sockets import SOCKET_ERRORS, allow_unacknowledged, limit_pace, set_unsent_limit, shut_down
 from chappe.wire.tcp_frames import encode_chunk_head
 
@@ -33,7 +33,6 @@ Result = TypeVar("Result")
 BEGIN_SHARE = 1.25
 BEGIN_S = 0.5
 """On a link of so long a round trip it changes nothing: slow start takes longer to get there."""
-_MIN_RTT, _MIN_RTT_AT, _TCP_INFO_BYTES = struct.Struct("=I"), 148, 152  # tcpi_min_rtt, in microseconds
 _BLOCK_BYTES = 256 << 10  # of a chunk that goes through memory: it stays in the processor's cache
 
 
@@ -80,12 +79,28 @@ class TcpOutlet:
             set_unsent_limit(self._connection, size_bytes)
 
     def round_trip_s(self) -> float:
-        """The shortest of late; 0 where the kernel does not say. From any thread."""
-        try:
-            info = self._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        except (OSError, AttributeError):  # it has been closed; no Linux
-            return 0.0
-        return 0.0 if len(info) < _TCP_INFO_BYTES else float(_MIN_RTT.unpack_from(info, _MIN_RTT_AT)[0]) / 1e6
+        """The shortest of late; 0 where the kernel does not say. From any thread, as the next four."""
+        info = tcp_info(self._connection)
+        return 0.0 if info is None else info.round_trip_s_min
+
+    def acknowledged_bytes(self) -> int:
+        """Of all that was written, TLS included: at the child's host. 0 where the kernel does not say."""
+        info = tcp_info(self._connection)
+        return 0 if info is None else info.bytes_acknowledged
+
+    def given_bytes(self) -> int | None:
+        """What `acknowledged_bytes` will be once all is there that was written; None where the kernel does not say."""
+        waiting = unacknowledged_bytes(self._connection)  # first: what arrives meanwhile counts twice, not never
+        return None if waiting is None else waiting + self.acknowledged_bytes()
+
+    def unanswered(self) -> int:
+        """Timeouts in a row in which nothing was acknowledged."""
+        info = tcp_info(self._connection)
+        return 0 if info is None else info.unanswered
+
+    def break_off(self) -> None:
+        """As if the connection had broken."""
+        shut_down(self._connection)
 
     def begin_at(self, bytes_per_s: float) -> None:
         """Do not send faster than a quarter more than this for a moment.

@@ -45,7 +45,8 @@ _MEANWHILE_S = 0.5
 
 @dataclass(eq=False, slots=True)
 class Share:
-    """What one stream has had. `part` is its share of the payload, 0 to 1."""
+    """What one stream has had. `part` is its share of the payload, 0 to 1; of several connections of one stream each
+    has a share, and all of `beside` have the stream's part together."""
 
     part: float
     served: float  # chunks, over `part`
@@ -54,6 +55,15 @@ class Share:
     began_s: float = 0.0
     ready: threading.Event = field(default_factory=threading.Event)
     gone: bool = False
+    beside: list[Share] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        self.beside = self.beside or [self]
+
+
+def _split(part: float, shares: list[Share]) -> None:
+    for share in shares:
+        share.part = part / len(shares)
 
 
 class Turns:
@@ -75,10 +85,22 @@ class Turns:
         with self._lock:
             return Share(part, max(held_chunks / part, self._most_served - LAG_CHUNKS))
 
+    def join_beside(self, share: Share) -> Share:
+        """Another connection of the same stream: they have its part together from now on."""
+        with self._lock:
+            shares, part = share.beside, share.part * len(share.beside)
+            shares.append(another := Share(part, share.served, beside=shares))
+            _split(part, shares)
+            return another
+
     def leave(self, share: Share) -> None:
         """Whoever waits in `take` for this stream returns False."""
         with self._lock:
             share.gone = True
+            if len(share.beside) > 1 and share in share.beside:
+                part = share.part * len(share.beside)
+                share.beside.remove(share)
+                _split(part, share.beside)
             self._waiting.discard(share)
             share.ready.set()
             self._on_way_chunks -= share.on_way_chunks

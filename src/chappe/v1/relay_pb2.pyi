@@ -162,7 +162,7 @@ class StripeMap(_message.Message):
     def __init__(self, weights: _Optional[_Iterable[int]] = ..., run: _Optional[int] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("protocol_version", "object_id", "stripe", "token", "lacks_header", "lacks_pages", "lacks_chunks", "rejected_chunks", "stripes", "accepts_tcp", "expected_bytes_per_s", "tcp_secret")
+    __slots__ = ("protocol_version", "object_id", "stripe", "token", "lacks_header", "lacks_pages", "lacks_chunks", "rejected_chunks", "stripes", "accepts_tcp", "expected_bytes_per_s", "tcp_secret", "streams")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     STRIPE_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +175,7 @@ class FetchRequest(_message.Message):
     ACCEPTS_TCP_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     TCP_SECRET_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     object_id: str
     stripe: int
@@ -187,7 +188,8 @@ class FetchRequest(_message.Message):
     accepts_tcp: bool
     expected_bytes_per_s: float
     tcp_secret: bytes
-    def __init__(self, protocol_version: _Optional[int] = ..., object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., token: _Optional[_Union[EdgeToken, _Mapping]] = ..., lacks_header: _Optional[bool] = ..., lacks_pages: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., lacks_chunks: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., rejected_chunks: _Optional[_Iterable[int]] = ..., stripes: _Optional[_Union[StripeMap, _Mapping]] = ..., accepts_tcp: _Optional[bool] = ..., expected_bytes_per_s: _Optional[float] = ..., tcp_secret: _Optional[bytes] = ...) -> None: ...
+    streams: int
+    def __init__(self, protocol_version: _Optional[int] = ..., object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., token: _Optional[_Union[EdgeToken, _Mapping]] = ..., lacks_header: _Optional[bool] = ..., lacks_pages: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., lacks_chunks: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., rejected_chunks: _Optional[_Iterable[int]] = ..., stripes: _Optional[_Union[StripeMap, _Mapping]] = ..., accepts_tcp: _Optional[bool] = ..., expected_bytes_per_s: _Optional[float] = ..., tcp_secret: _Optional[bytes] = ..., streams: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("index", "data")
@@ -233,8 +235,16 @@ class TcpSwitch(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class TcpMore(_message.Message):
+    __slots__ = ("port", "secrets")
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    SECRETS_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    secrets: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, port: _Optional[int] = ..., secrets: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class FetchReply(_message.Message):
-    __slots__ = ("header", "page", "chunks", "watermark", "end", "tcp_offer", "tcp_switch")
+    __slots__ = ("header", "page", "chunks", "watermark", "end", "tcp_offer", "tcp_switch", "tcp_more")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     PAGE_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +252,7 @@ class FetchReply(_message.Message):
     END_FIELD_NUMBER: _ClassVar[int]
     TCP_OFFER_FIELD_NUMBER: _ClassVar[int]
     TCP_SWITCH_FIELD_NUMBER: _ClassVar[int]
+    TCP_MORE_FIELD_NUMBER: _ClassVar[int]
     header: HeaderPart
     page: Page
     chunks: Chunks
@@ -249,7 +260,8 @@ class FetchReply(_message.Message):
     end: End
     tcp_offer: TcpOffer
     tcp_switch: TcpSwitch
-    def __init__(self, header: _Optional[_Union[HeaderPart, _Mapping]] = ..., page: _Optional[_Union[Page, _Mapping]] = ..., chunks: _Optional[_Union[Chunks, _Mapping]] = ..., watermark: _Optional[_Union[Watermark, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., tcp_offer: _Optional[_Union[TcpOffer, _Mapping]] = ..., tcp_switch: _Optional[_Union[TcpSwitch, _Mapping]] = ...) -> None: ...
+    tcp_more: TcpMore
+    def __init__(self, header: _Optional[_Union[HeaderPart, _Mapping]] = ..., page: _Optional[_Union[Page, _Mapping]] = ..., chunks: _Optional[_Union[Chunks, _Mapping]] = ..., watermark: _Optional[_Union[Watermark, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., tcp_offer: _Optional[_Union[TcpOffer, _Mapping]] = ..., tcp_switch: _Optional[_Union[TcpSwitch, _Mapping]] = ..., tcp_more: _Optional[_Union[TcpMore, _Mapping]] = ...) -> None: ...
 
 class PushHello(_message.Message):
     __slots__ = ("protocol_version", "object_id", "stripe", "token")

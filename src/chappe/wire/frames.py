@@ -22,6 +22,7 @@ from chappe.v1.relay_pb2 import (
     HeaderPart,
     PushHello,
     PushRequest,
+    TcpMore,
     TcpOffer,
     TcpSwitch,
     Watermark,
@@ -54,7 +55,7 @@ class PageFrame:
     data: bytes
 
 
-Reply = ChunkBatch | PageFrame | HeaderPart | Watermark | End | TcpOffer | TcpSwitch
+Reply = ChunkBatch | PageFrame | HeaderPart | Watermark | End | TcpOffer | TcpSwitch | TcpMore
 
 
 def _varint(number: int) -> bytes:
@@ -103,6 +104,10 @@ def encode_tcp_offer(port: int, secret: bytes) -> bytes:
 
 def encode_tcp_switch() -> bytes:
     return FetchReply(tcp_switch=TcpSwitch()).SerializeToString()
+
+
+def encode_tcp_more(port: int, secrets: Sequence[bytes]) -> bytes:
+    return FetchReply(tcp_more=TcpMore(port=port, secrets=secrets)).SerializeToString()
 
 
 def encode_pushed(reply: bytes) -> bytes:
@@ -165,6 +170,8 @@ def _decode_slowly(view: memoryview) -> Reply:
             return reply.tcp_offer
         case "tcp_switch":
             return reply.tcp_switch
+        case "tcp_more":
+            return reply.tcp_more
     raise PeerError("an empty FetchReply")
 
 

@@ -25,6 +25,8 @@ _HEAD = struct.Struct("<IIQ")
 HEAD_BYTES = _HEAD.size
 BODY_BYTES_MAX = CHUNK_BYTES_MAX
 """Of any frame: a chunk, or the largest message, a piece of a header of 1 MiB."""
+STREAMS_MAX = 16
+"""Connections of one Fetch."""
 
 
 class FrameKind(IntEnum):
