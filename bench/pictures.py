@@ -180,7 +180,7 @@ _ELSEWHERE = {
     "loop": "bench.loopshow",
     "publish": "bench.publishshow",
     "scale": "bench.scale",
-    "wan": "bench.wan",
+    "wan": "bench.wanshow",
 }
 """Benches that draw for themselves: their modules have `draw(report)`."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import chainstar, deltalinks, hopshow, loopshow, peers, publishshow, relaycpu, unequal
+from bench import chainstar, deltalinks, hopshow, loopshow, peers, publishshow, relaycpu, unequal, wanshow
 from chappe.units import format_rate, format_size
 
 Report = dict[str, Any]
@@ -92,6 +92,12 @@ def _faults(report: Report) -> list[Table]:
         for run in report["runs"]
     ]
     return [Table(columns, cells)]
+
+
+def _wan(report: Report) -> list[Table]:
+    control = report["parameters"].get("congestion_control")
+    note = f"Congestion control {control} on both." if control else ""
+    return [Table(*wanshow.columns_and_cells(report["points"]), note)]
 
 
 def _relay_cpu(report: Report) -> list[Table]:
@@ -228,7 +234,11 @@ SECTIONS: dict[str, Section] = {
         _unequal,
     ),
     "faults": Section("Faults", "One fault at half of the bytes, beside undisturbed broadcasts.", _faults),
-    "wan": Section("Long and lossy links", "One hop beside bare TCP on the same link, windows alternated.", _other),
+    "wan": Section(
+        "Long and lossy links",
+        "One hop beside bare TCP on the same link, windows alternated. x N: so many connections, with Chappe `--streams`.",
+        _wan,
+    ),
     "loop": Section(
         "A running loop, predicted and measured",
         "A learner (GRPO, about a million parameters) and rollout workers behind shaped links; every version travels"

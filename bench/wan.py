@@ -18,21 +18,20 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
-from rich.console import Console
-from rich.table import Table
 
 from bench import scratch
 from bench.fleet import Scraper, ShapedFleet, Worker
 from bench.hop import make_sparse_snapshot
-from bench.links import Link
+from bench.links import Host, Link
 from bench.results import RESULTS, write_results
+from bench.wanshow import show
 from chappe.cli.process import FleetError, Process
 from chappe.cli.settings import Duration, Flat, Rate, Settings
 from chappe.errors import UsageError
@@ -71,7 +70,9 @@ class Point:
     ratio_low: float
     ratio_high: float
     bare_streams: dict[str, float]
-    """Medians of several bare streams at once, by their number."""
+    """Medians of several bare streams at once, by their number..."""
+    chappe_streams: dict[str, float]
+    """...and of Chappe with several for the hop."""
 
 
 def points_of(windows: Sequence[Window]) -> list[Point]:
@@ -86,14 +87,18 @@ def points_of(windows: Sequence[Window]) -> list[Point]:
         ratios = sorted(ours[repeat] / bare[repeat] for repeat in ours.keys() & bare.keys())
         if not ratios:
             continue
-        several = {
-            name.removeprefix("bare x"): statistics.median(values.values())
-            for name, values in rates.items()
-            if name.startswith("bare x")
-        }
+        several = (_several("bare x", rates), _several("chappe x", rates))
         middle = (statistics.median(ours.values()), statistics.median(bare.values()), statistics.median(ratios))
-        found.append(Point(rtt_s, loss, len(ratios), *middle, ratios[0], ratios[-1], several))
+        found.append(Point(rtt_s, loss, len(ratios), *middle, ratios[0], ratios[-1], *several))
     return found
+
+
+def _several(prefix: str, rates: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
+    return {
+        name.removeprefix(prefix): statistics.median(values.values())
+        for name, values in rates.items()
+        if name.startswith(prefix)
+    }
 
 
 def thinned(curve: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -118,6 +123,8 @@ class WanSettings(Settings):
     """Windows of each kind at each point."""
     bare_streams: tuple[Annotated[int, Field(ge=2)], ...] = ()
     """Also so many bare streams at once: what more connections for one hop would give."""
+    streams: tuple[Annotated[int, Field(ge=2)], ...] = ()
+    """Also Chappe with so many --streams for the hop."""
     relayd_flags: tuple[str, ...] = ()
     """More flags for relayd."""
     publish_flags: tuple[str, ...] = ()
@@ -151,7 +158,7 @@ def wan(*, settings: Annotated[WanSettings, Flat] = _DEFAULTS) -> int:
         kept = [Window(**run) for run in json.loads(settings.output.read_text(encoding="utf-8"))["runs"]]
         windows = [w for w in kept if (w.rtt_s, w.loss) not in set(points)] + windows
     found = points_of(windows)
-    show(found, settings)
+    show([asdict(point) for point in found], settings.rate)
     parameters = settings.model_dump(mode="json", exclude={"output", "add", "rtt", "loss"})
     runs = [asdict(replace(window, curve=thinned(window.curve))) for window in windows]
     write_results(settings.output, "wan", parameters, runs, points=[asdict(point) for point in found])
@@ -179,15 +186,23 @@ async def _point(settings: WanSettings, rtt_s: float, loss: float, snapshot: Pat
     async with ShapedFleet(directory, trainer, [Worker("w1", link, settings.relayd_flags)]) as fleet:
         if settings.congestion_control is not None:
             for host in fleet.network.hosts.values():
-                host.run("sysctl", "-qw", f"net.ipv4.tcp_congestion_control={settings.congestion_control}")
+                _use_congestion_control(host, settings.congestion_control)
         for repeat in range(settings.repeats):
             for streams in (1, *settings.bare_streams):
                 curve = await asyncio.to_thread(bare_curve, fleet, streams, settings.window)
                 found.append(_window("bare" if streams == 1 else f"bare x{streams}", rtt_s, loss, repeat, curve))
-            curve = await _chappe_curve(fleet, snapshot, repeat + 1, settings)
-            found.append(_window("chappe", rtt_s, loss, repeat, curve))
+            for number, streams in enumerate((1, *settings.streams)):
+                version = repeat * (1 + len(settings.streams)) + number + 1
+                curve = await _chappe_curve(fleet, snapshot, version, settings, streams)
+                found.append(_window("chappe" if streams == 1 else f"chappe x{streams}", rtt_s, loss, repeat, curve))
             print(_line(found), file=sys.stderr, flush=True)
     return found
+
+
+def _use_congestion_control(host: Host, name: str) -> None:
+    """On its routes: as a namespace's default only what the machine allows everybody is possible."""
+    for route in host.run("ip", "route", "show").splitlines():
+        host.run("ip", "route", "replace", *route.split(), "congctl", name)
 
 
 def _window(system: str, rtt_s: float, loss: float, repeat: int, curve: list[tuple[float, float]]) -> Window:
@@ -219,12 +234,13 @@ def bare_curve(fleet: ShapedFleet, streams: int, window_s: float) -> list[tuple[
 
 
 async def _chappe_curve(
-    fleet: ShapedFleet, snapshot: Path, version: int, settings: WanSettings
+    fleet: ShapedFleet, snapshot: Path, version: int, settings: WanSettings, streams: int
 ) -> list[tuple[float, float]]:
     scraper = fleet.scraper("w1")
     try:
         before = await asyncio.to_thread(_received, scraper)
-        publish = await fleet.start_publish(snapshot, "--version", str(version), *settings.publish_flags)
+        flags = () if streams == 1 else ("--streams", str(streams))
+        publish = await fleet.start_publish(snapshot, "--version", str(version), *flags, *settings.publish_flags)
         curve = await asyncio.to_thread(_watch, scraper, publish, before, settings.window)
         publish.send_signal(signal.SIGINT)  # cancels: the relay lets go of what it has
         await publish.wait()
@@ -257,50 +273,3 @@ def _watch(scraper: Scraper, publish: Process, before: float, window_s: float) -
     if publish.returncode is not None:
         raise FleetError(f"the publication ended inside the window:\n{publish.tail()}")
     return curve
-
-
-def show(points: Sequence[Point], settings: WanSettings) -> None:
-    table = Table("RTT ms", "loss %", "bare TCP", "Chappe", "ratio", "lowest", "highest", "windows")
-    table.title = f"One hop at {format_rate(settings.rate)}"
-    several = sorted({number for point in points for number in point.bare_streams}, key=int)
-    for number in several:
-        table.add_column(f"bare x {number}")
-    for point in points:
-        table.add_row(
-            f"{point.rtt_s * 1e3:g}",
-            f"{point.loss * 100:g}",
-            format_rate(point.bare_bytes_per_s),
-            format_rate(point.chappe_bytes_per_s),
-            f"{point.ratio:.3f}",
-            f"{point.ratio_low:.3f}",
-            f"{point.ratio_high:.3f}",
-            str(point.repeats),
-            *(format_rate(rate) if (rate := point.bare_streams.get(n)) else "" for n in several),
-        )
-    Console(highlight=False, width=140).print(table)
-
-
-def draw(results: dict[str, Any]) -> Any:
-    """Goodput of Chappe and of bare TCP over the round trip, a panel for each loss. Returns a matplotlib Figure."""
-    from matplotlib.figure import Figure
-
-    points = results["points"]
-    losses = sorted({point["loss"] for point in points})
-    figure = Figure(figsize=(3.6 * len(losses) + 1, 3.8), layout="constrained")
-    panels = figure.subplots(1, len(losses), sharey=True, squeeze=False)[0]
-    for panel, loss in zip(panels, losses, strict=True):
-        mine = [point for point in points if point["loss"] == loss]
-        places = range(len(mine))
-        for shift, key, name in ((-0.2, "bare_bytes_per_s", "bare TCP"), (0.2, "chappe_bytes_per_s", "Chappe")):
-            panel.bar([at + shift for at in places], [point[key] * 8e-6 for point in mine], 0.38, label=name)
-        for at, point in zip(places, mine, strict=True):
-            panel.annotate(
-                f"{point['ratio']:.2f}", (at + 0.2, point["chappe_bytes_per_s"] * 8e-6), ha="center", va="bottom"
-            )
-        panel.set_xticks(list(places), [f"{point['rtt_s'] * 1e3:g}" for point in mine])
-        panel.set_title(f"loss {loss * 100:g} %")
-        panel.set_xlabel("round trip, ms")
-    panels[0].set_ylim(top=panels[0].get_ylim()[1] * 1.06)  # room for the ratios; all panels have it
-    panels[0].set_ylabel("goodput, Mbit/s")
-    panels[0].legend(loc="lower left")
-    return figure

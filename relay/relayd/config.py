@@ -16,6 +16,7 @@ from chappe.core.installing import InstallMode
 from chappe.errors import ConfigError
 from chappe.hop.stall import STALL_FLOOR_S
 from chappe.logs import LogFormat
+from chappe.wire.tcp_frames import STREAMS_MAX
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
@@ -54,6 +55,9 @@ class RelaydSettings(TlsSettings):
     fast links. Any port at the host of --listen when not given; 'off' for gRPC alone."""
     transport: Literal["auto", "grpc"] = "auto"
     """auto takes the payload over TCP where the parent offers it and its port can be reached, grpc never does."""
+    streams: int = Field(default=1, ge=1, le=STREAMS_MAX)
+    """So many TCP connections for each hop, where one cannot fill a long link that loses packets (see the README). A
+    hop has as many as the side of it wants that wants more."""
     http: str | None = None
     """HOST:PORT for /metrics, /healthz and /readyz; not served when not given."""
     downlink: Rate | None = None

@@ -138,8 +138,9 @@ async def open_daemon(settings: RelaydSettings, store: Store, endpoints: Endpoin
         describe=describe,
         dial_coordinator=lambda: open_channel(endpoints.coordinator, endpoints.tls, COORDINATOR_NAME),
         dial_peer=dial_peer,
-        tcp=TcpRoutes(endpoints.tls, on=settings.transport == "auto"),
+        tcp=TcpRoutes(endpoints.tls, on=settings.transport == "auto", streams=settings.streams),
     )
+    relay.service.connections = settings.streams
     http = None
     async with AsyncExitStack() as stack:
         local = await serve_local(store.layout.socket, relay, settings.name)

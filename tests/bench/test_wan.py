@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from bench.__main__ import main
 from bench.links import unavailable_reason
-from bench.wan import Window, draw, points_of, thinned
+from bench.wan import Window, points_of, thinned
+from bench.wanshow import columns_and_cells, draw
+from chappe.units import format_rate
 
 _REASON = unavailable_reason()
 needs_links = pytest.mark.skipif(_REASON is not None, reason=_REASON or "")
@@ -25,6 +28,7 @@ def test_ratios_are_of_neighbours() -> None:
         *(window("chappe", repeat, mbit) for repeat, mbit in enumerate((90, 50, 40))),
         window("bare x4", 0, 95),
         window("bare x4", 1, 97),
+        window("chappe x4", 0, 70),
     ]
     (point,) = points_of(windows)
     assert point.ratio == pytest.approx(0.9)
@@ -32,7 +36,11 @@ def test_ratios_are_of_neighbours() -> None:
     assert point.chappe_bytes_per_s == 50 * 125_000
     assert point.bare_bytes_per_s == 80 * 125_000
     assert point.bare_streams == {"4": 96 * 125_000}
+    assert point.chappe_streams == {"4": 70 * 125_000}
     assert point.repeats == 3
+    columns, ((*_, bare, ours),) = columns_and_cells([asdict(point)])
+    assert columns[-2:] == ["bare x 4", "Chappe x 4"]
+    assert (bare, ours) == (format_rate(96 * 125_000), format_rate(70 * 125_000))
 
 
 def test_points_are_in_order_and_a_lone_system_makes_none() -> None:
@@ -65,11 +73,12 @@ def test_short(tmp_path: Path) -> None:
     """It measures both and leaves nothing behind. (Its name is part of a socket's path, which may have 107 bytes.)"""
     output = tmp_path / "wan.json"
     arguments = ["--rtt", "20ms", "--loss", "0.001", "--window", "1s", "--repeats", "1", "--rate", "20mbit"]
+    arguments += ["--streams", "2", "--congestion-control", "cubic"]
     with pytest.raises(SystemExit) as end:
         main(["wan", *arguments, "--directory", str(tmp_path), "--output", str(output)])
     assert end.value.code == 0
     results = json.loads(output.read_text())
-    assert [run["system"] for run in results["runs"]] == ["bare", "chappe"]
+    assert [run["system"] for run in results["runs"]] == ["bare", "chappe", "chappe x2"]
     for run in results["runs"]:
         assert run["curve"][0][0] == 0
         assert run["curve"][-1][1] > 0

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from chappe.cli.settings import NO_TLS, Flat, Rate, Settings, TlsSettings
 from chappe.errors import UsageError
 from chappe.hop.malloc import raise_thresholds
+from chappe.wire.tcp_frames import STREAMS_MAX
 
 
 class PublishSettings(Settings):
@@ -46,6 +47,8 @@ class PublishSettings(Settings):
     data_listen: str | None = None
     """HOST:PORT where workers are offered a bare TCP connection for the payload, beside gRPC: less CPU on fast links.
     Any port at the host of --listen when not given; 'off' for gRPC alone."""
+    streams: int = Field(default=1, ge=1, le=STREAMS_MAX)
+    """So many TCP connections for each hop from here, where one cannot fill a long link that loses packets."""
     advertise: str | None = None
     """HOST:PORT that workers dial, where it is not --listen (behind port forwarding)."""
     name: str | None = None

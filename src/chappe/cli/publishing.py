@@ -36,6 +36,7 @@ async def run_publish(path: Path | None, settings: PublishSettings, tls: TlsSett
         settings.coordinator,
         listen=settings.listen,
         data_listen=settings.data_listen,
+        streams=settings.streams,
         advertise=settings.advertise,
         uplink=settings.uplink,
         limit_uplink=settings.limit_uplink,

@@ -21,9 +21,11 @@ LEAVE_ALONE_S = 60.0
 class TcpRoutes:
     """One per node."""
 
-    def __init__(self, tls: Tls | None, *, on: bool = True, now: Callable[[], float] = boot_now) -> None:
-        """`on` False: never (`--transport grpc`)."""
-        self._tls, self._on, self._now = tls, on, now
+    def __init__(
+        self, tls: Tls | None, *, on: bool = True, streams: int = 1, now: Callable[[], float] = boot_now
+    ) -> None:
+        """`on` False: never (`--transport grpc`). `streams`: how many one hop should have."""
+        self._tls, self._on, self._streams, self._now = tls, on, streams, now
         self._until: dict[str, float] = {}
         self._said: dict[str, str] = {}
 
@@ -31,7 +33,9 @@ class TcpRoutes:
         """How its data connections are dialled, None to do without. Raises UsageError for an address that is none."""
         if not self._on or self._now() < self._until.get(parent.worker_id, 0.0):
             return None
-        return TcpRoute.to(parse_address(parent.address), self._tls, parent.name, parent.data_port)
+        return TcpRoute.to(
+            parse_address(parent.address), self._tls, parent.name, parent.data_port, self._streams
+        )
 
     def failed(self, parent: PeerRef, reason: str) -> None:
         """A data connection could not be opened, broke, or carried nothing any more."""

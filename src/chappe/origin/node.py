@@ -40,6 +40,7 @@ from chappe.publication import PublicationWanted
 from chappe.units import parse_rate
 from chappe.v1 import coordinator_pb2_grpc
 from chappe.v1.relay_pb2 import EndReason
+from chappe.wire.tcp_frames import STREAMS_MAX
 
 log = logging.getLogger(__name__)  # a library in somebody's trainer: nothing is printed uninvited
 
@@ -53,6 +54,7 @@ class OriginSettings:
     coordinator: Address
     listen: Address
     data: Address | None  # where data connections are offered
+    streams: int  # how many of them each hop should have
     advertise: Address | None
     uplink_bytes_per_s: float | None
     limit_uplink_bytes_per_s: float | None
@@ -67,6 +69,7 @@ class OriginSettings:
         coordinator: str,
         listen: str,
         data_listen: str | None,
+        streams: int,
         advertise: str | None,
         uplink: str | float | None,
         limit_uplink: str | float | None,
@@ -81,11 +84,14 @@ class OriginSettings:
         data = data_address(data_listen, bound)
         leaving = {"--coordinator": dialled, "--listen": bound, "--data-listen": data or bound}
         check_plaintext(leaving, tls, insecure)
+        if not 1 <= streams <= STREAMS_MAX:
+            raise UsageError(f"streams={streams}: 1 to {STREAMS_MAX} connections for each hop")
         worker_id = uuid4().hex
         return cls(
             coordinator=dialled,
             listen=bound,
             data=data,
+            streams=streams,
             advertise=reached,
             uplink_bytes_per_s=_rate("uplink", uplink),
             limit_uplink_bytes_per_s=_rate("limit_uplink", limit_uplink),
@@ -174,6 +180,7 @@ class OriginNode:
             {RELAY_SERVICE: self._peering.service.add_to},
         )
         if self.settings.data is not None:
+            self._peering.service.connections = self.settings.streams
             self._peering.service.tcp = await TcpListener.open(self.settings.data, self.settings.tls)
         self._session = OriginSession(
             worker_id=self.settings.worker_id,
