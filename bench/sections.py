@@ -236,7 +236,7 @@ SECTIONS: dict[str, Section] = {
     "faults": Section("Faults", "One fault at half of the bytes, beside undisturbed broadcasts.", _faults),
     "wan": Section(
         "Long and lossy links",
-        "One hop beside bare TCP on the same link, windows alternated. x N: so many connections, with Chappe `--streams`.",
+        "One hop beside bare TCP on the same link, windows alternated. x N: N connections (`--streams`).",
         _wan,
     ),
     "loop": Section(
