@@ -22,7 +22,7 @@ from chappe.hop.probe import ProbeDesk
 from chappe.hop.push import PushInbox
 from chappe.hop.source import ChunkSource
 from chappe.hop.stream import ChildStream, StreamBook
-from chappe.hop.tcp_listen import Offer, TcpListener
+from chappe.hop.tcp_listen import TcpListener
 from chappe.hop.tcp_receive import TCP_LOST
 from chappe.hop.tcp_send import TcpLostError
 from chappe.v1.relay_pb2 import EndReason, FetchRequest, ProbeMessage, PushReply

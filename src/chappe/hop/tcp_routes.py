@@ -33,9 +33,7 @@ class TcpRoutes:
         """How its data connections are dialled, None to do without. Raises UsageError for an address that is none."""
         if not self._on or self._now() < self._until.get(parent.worker_id, 0.0):
             return None
-        return TcpRoute.to(
-            parse_address(parent.address), self._tls, parent.name, parent.data_port, self._streams
-        )
+        return TcpRoute.to(parse_address(parent.address), self._tls, parent.name, parent.data_port, self._streams)
 
     def failed(self, parent: PeerRef, reason: str) -> None:
         """A data connection could not be opened, broke, or carried nothing any more."""
