@@ -502,6 +502,8 @@ async def test_nonsense_is_refused_before_anything_is_sent(
         ({"uplink": "300"}, "'300' is not a rate"),
         ({"uplink": 0.0}, "uplink=0.0"),
         ({"limit_uplink": -1.0}, "limit_uplink=-1.0"),
+        ({"streams": 0}, "streams=0"),
+        ({"streams": 17}, "streams=17"),
     ],
 )
 def test_settings_are_checked_when_they_are_given(arguments: dict[str, Any], named: str) -> None:

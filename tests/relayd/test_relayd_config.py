@@ -65,6 +65,8 @@ def test_install_never_takes_what_it_does_not_know(text: str) -> None:
         {"log_format": "xml"},
         {"surprise": 1},
         {"uplink": "fast"},
+        {"streams": 0},
+        {"streams": 17},
     ],
 )
 def test_bad_values_are_refused(changes: dict[str, object]) -> None:
