@@ -77,7 +77,7 @@ class Landings:
         except VersionConflictError as error:
             return LandFailed(object_id, LocalFault.STORE, str(error))
         except DeltaError as error:
-            return LandFailed(object_id, LocalFault.DELTA, str(error))
+            return LandFailed(object_id, LocalFault.DELTA, str(error), error.part)
         except StoreError as error:
             held = self._store.get(object_id)
             if held is not None and held.damaged:

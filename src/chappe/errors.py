@@ -128,7 +128,12 @@ class StoreCorruptError(StoreError):
 
 class DeltaError(StoreError):
     """A delta that does not give the announced version here: its base is not here or not what it was, or the delta is
-    wrong. Nothing was changed; the version has to come as another object."""
+    wrong. Nothing was changed; the version has to come as another object: `part` names one of which the store holds
+    what came out right, if any."""
+
+    def __init__(self, message: str, part: str = "") -> None:
+        super().__init__(message)
+        self.part = part
 
 
 class DiskFullError(StoreError):

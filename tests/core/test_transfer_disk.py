@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from relay_rig import (
     ALL,
+    F1,
     ROOT_A,
     A,
     B,
@@ -39,6 +40,7 @@ from chappe.core.relay_events import (
     ReportLost,
     ResetObject,
     Restored,
+    Retain,
     Tick,
 )
 
@@ -140,6 +142,24 @@ def test_d8_a_delta_that_cannot_be_applied_is_still_served_and_not_tried_again()
     effects = rig.assign(target(B, root=ROOT_A), order(B, parent=P))  # the same version as another object
     assert of(effects, DropObject) == [DropObject(A)]
     assert of(effects, OpenFetch)[0].object_id == B
+
+
+def test_d8_what_came_out_right_is_kept_until_it_is_asked_for() -> None:
+    """Whatever is assigned before the coordinator has heard of it: a child that joins, a parent that goes."""
+    rig = whole_delta()
+    rig.do(LandFailed(A, LocalFault.DELTA, "a block is not what it was", B))
+    (kept,) = of(rig.assign(target(root=ROOT_A), order(parent=F1, epoch=2)), Retain)
+    assert kept.objects == (A, B)
+    effects = rig.assign(target(B, root=ROOT_A), order(B, parent=P))
+    assert of(effects, Retain)[0].objects == (B,)
+    assert of(effects, OpenObject) == [OpenObject(B)]
+
+
+def test_d8_what_came_out_right_goes_with_the_delta() -> None:
+    rig = whole_delta()
+    rig.do(LandFailed(A, LocalFault.DELTA, "a block is not what it was", B))
+    effects = rig.assign()
+    assert (of(effects, DropObject), of(effects, Retain)[0].objects) == ([DropObject(A)], ())
 
 
 def test_a_delta_lands_as_the_full_object_and_both_are_told() -> None:

@@ -6,6 +6,7 @@
 | a worker without it                         | both objects of one version; `delta` is refused by name |
 | the base rotted on one worker's disk        | that one gets this block in full, the others go on |
 | a joiner when the publisher is gone         | the full snapshot, from a peer that got the delta |
+| ... and that one is killed -9 in that       | version 1 serves; then the same bytes, what was right is not fetched |
 | a worker killed while it applies            | it lands after its restart |
 | nothing changed, everything changed         | a delta of nothing; full |
 | the publisher's kept base was tampered with | full |
@@ -33,6 +34,7 @@ from tests.integration.fleet_tools import (
     assert_same_bytes,
     chappe,
     make_snapshot,
+    metric_reaches,
     metrics,
     payload_bytes,
     published,
@@ -43,6 +45,7 @@ from tests.integration.fleet_tools import (
 pytestmark = pytest.mark.asyncio(loop_scope="function")
 
 MB = 1 << 20
+RECEIVED = "relayd_received_bytes_total"
 
 
 def step(source: Path, target: Path, seed: int, share: float = 0.01) -> Path:
@@ -113,26 +116,61 @@ async def test_a_mixed_fleet_and_a_joiner_when_the_publisher_is_gone(fleet: Loca
     await verified(fleet, "w1", "late")
 
 
+def rot(fleet: LocalFleet, name: str, offset: int) -> None:
+    """Four bytes of version 1 on this worker's disk become others."""
+    path = fleet.store(name) / "snapshots/1/model.safetensors"
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(b"\xff\xee\xdd\xcc")
+    path.chmod(0o444)
+
+
 async def test_a_base_that_rotted_costs_only_that_worker(fleet: LocalFleet, tmp_path: Path) -> None:
     one = make_snapshot(tmp_path / "v1", 24 * MB, seed=1)
     two, three = step(one, tmp_path / "v2", seed=2), step(one, tmp_path / "v3", seed=3)
     async with AsyncPublisher(fleet.address) as publisher:
         await (await publisher.publish(one)).wait(timeout_s=120)
-        before = {name: (await metrics(fleet.workers[name]))["relayd_received_bytes_total"] for name in ("w1", "w2")}
-        path = fleet.store("w2") / "snapshots/1/model.safetensors"
-        path.chmod(0o644)
-        with path.open("r+b") as file:
-            file.seek(2 * MB)
-            file.write(b"\xff\xee\xdd\xcc")
+        before = {name: (await metrics(fleet.workers[name]))[RECEIVED] for name in ("w1", "w2")}
+        rot(fleet, "w2", 2 * MB)
         result = await (await publisher.publish(two, payload="delta")).wait(timeout_s=120)
         assert {p.kind: p.installed for p in result.message.payloads} == {"full": 1, "delta": 2}
         assert_same_bytes(fleet, two, "w1", "w2", "w3")
-        took = {n: (await metrics(fleet.workers[n]))["relayd_received_bytes_total"] - b for n, b in before.items()}
+        took = {n: (await metrics(fleet.workers[n]))[RECEIVED] - b for n, b in before.items()}
         assert took["w1"] < 0.05 * payload_bytes(two)
         assert 4 * MB <= took["w2"] - took["w1"] < 6 * MB  # a block of 4 MiB, and whole chunks
         result = await (await publisher.publish(three, payload="delta")).wait(timeout_s=120)  # w2 is sound again
         assert (result.kind, result.installed) == ("delta", 3)
         assert_same_bytes(fleet, three, "w1", "w2", "w3")
+    await verified(fleet, "w2")
+
+
+async def test_killed_while_it_fetches_what_its_rotten_base_did_not_give(tmp_path: Path) -> None:
+    """kill -9 in the middle of the one block that is fetched of the full object, then another process on that store."""
+    one = make_snapshot(tmp_path / "v1", 24 * MB, seed=1)
+    two = step(one, tmp_path / "v2", seed=2)
+    slow = RelaySpec("w2", (*HTTP, "--limit-downlink", "24mbit"))
+    lease = ("--lease", "60s")  # however slow this machine starts a process: w2 is to count
+    async with (
+        LocalFleet(tmp_path / "fleet", (*relays(1), slow), coordinator_flags=(*HTTP, *lease)) as fleet,
+        AsyncPublisher(fleet.address) as publisher,
+    ):
+        await (await publisher.publish(one)).wait(timeout_s=120)
+        rot(fleet, "w2", 2 * MB)
+        before = (await metrics(fleet.workers["w2"]))[RECEIVED]
+        publication = await publisher.publish(two, payload="delta")
+        await metric_reaches(fleet.workers["w2"], RECEIVED, before + 0.04 * payload_bytes(two) + MB)
+        await fleet.workers["w2"].kill()
+        store = fleet.store("w2")
+        assert (store / "current").resolve().name == "1"
+        assert not (store / "snapshots/2").exists()
+        part = [path for path in (store / "objects").iterdir() if (path / "files/model.safetensors").exists()]
+        assert [(path / "journal").stat().st_size > 0 for path in part] == [True]  # of the full object, on its way
+        restarted = await fleet.start_relay(slow)
+        result = await publication.wait(timeout_s=120)
+        assert {p.kind: p.installed for p in result.message.payloads} == {"full": 1, "delta": 1}
+        assert_same_bytes(fleet, two, "w1", "w2")
+        assert (await metrics(restarted))[RECEIVED] < 4 * MB  # less than the block, of six: nothing of the others
     await verified(fleet, "w2")
 
 

@@ -41,8 +41,8 @@ def _lane_outlives_main(patch: pytest.MonkeyPatch) -> None:
 def _applied_without_a_base(patch: pytest.MonkeyPatch) -> None:
     """A failed delta is tried again for ever instead of being told."""
 
-    def on_delta_failed(self: Held, detail: str) -> None:
-        assert detail
+    def on_delta_failed(self: Held, detail: str, part: str) -> None:
+        assert detail or part
         self.landing = False
 
     patch.setattr(Held, "on_delta_failed", on_delta_failed)

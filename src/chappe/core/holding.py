@@ -41,6 +41,7 @@ class Held:
     waiting: Waiting | None = None
     doomed: bool = False
     delta: bool = False  # it has been applied: what landed is another object
+    part: str = ""  # of a delta that failed: the object of which the store keeps what came out right
     doubted: int | None = None  # a chunk that did not match its page, and who sent it since
     doubters: list[str] = field(default_factory=list)
 
@@ -117,9 +118,9 @@ class Held:
         self.landing, self.landed = False, True
         self.waiting, self.reason = None, ""
 
-    def on_delta_failed(self, detail: str) -> None:
+    def on_delta_failed(self, detail: str, part: str) -> None:
         """For good: the coordinator sends the version as another object. What is here of this one is still served."""
-        self.landing = False
+        self.landing, self.part = False, part
         self.doomed, self.reason = True, detail
 
     def on_root_mismatch(self, detail: str) -> bool:

@@ -154,9 +154,12 @@ class Landed:
 
 @dataclass(frozen=True, slots=True)
 class LandFailed:
+    """`part` is the object to which a delta leads, where what came out right is kept as a part of it."""
+
     object_id: str
     fault: LocalFault
     detail: str
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,8 @@ disk
   d5  root mismatch                             from scratch, once; then FAILED for good
   d6  target withdrawn while landing            not pulled from under the landing; dropped after it, if it failed
   d7  loses a write                             from scratch, after 10 s
-  d8  has no base for a delta, or not its bytes FAILED for good, still served; another object brings the version
+  d8  has no base for a delta, or not its bytes FAILED for good, still served; another object brings the version, and
+                                                what came out right of it is kept for that, whatever is assigned before
 install hook
   i1  says no                                   FAILED with its reason, not started again for this version
   i2  is slow while newer versions land         only the newest is started, after it has ended
@@ -197,8 +198,8 @@ class Transfer:
                 return self._on_fetch_ended(event, now)
             case Landed(object_id, full):
                 return self._on_landed(object_id, full)
-            case LandFailed(object_id, fault, detail):
-                return self._on_land_failed(object_id, fault, detail, now)
+            case LandFailed():
+                return self._on_land_failed(event, now)
             case Removed(object_ids):
                 for object_id in object_ids:
                     self._forget_landed(object_id)
@@ -255,6 +256,7 @@ class Transfer:
 
     def _retain(self) -> Retain:
         objects = {t.object_id for t in self._assignment.targets} | {o.object_id for o in self._assignment.edges}
+        objects |= {held.part for held in self._objects.values() if held.part}
         served = {self._installs.installed} - {0, self._installs.current}  # while hooks for newer ones run, or fail
         return Retain(tuple(sorted(objects)), tuple(sorted({*self._assignment.keep_versions, *served})))
 
@@ -352,13 +354,14 @@ class Transfer:
         effects.append(Log("landed", held.state.value, {"version": held.version, "root": held.root}))
         return [*effects, *self._drop_unwanted(held), self._retain()]
 
-    def _on_land_failed(self, object_id: str, fault: LocalFault, detail: str, now: float) -> list[RelayEffect]:
+    def _on_land_failed(self, event: LandFailed, now: float) -> list[RelayEffect]:
+        object_id, fault, detail = event.object_id, event.fault, event.detail
         held = self._objects[object_id]
         held.landing = False
         if self._target(object_id) is None:
             return self._drop_unwanted(held)
         if fault is LocalFault.DELTA:
-            held.on_delta_failed(detail)
+            held.on_delta_failed(detail, event.part)
             return [ReportHolding(held.holding()), Log("delta failed", detail, {"object_id": object_id})]
         if fault is not LocalFault.ROOT_MISMATCH:
             return self._on_fault(held, fault, detail, now)

@@ -51,7 +51,8 @@ def _in_part(store: TakesIn, delta: StoredObject, made: Made, salvage: Salvage) 
     )
     lacking = salvage.lacking_bytes(made.target)
     if store.take_in_part(delta.work.root, made.target.object_id, salvage):
-        return DeltaError(f"{what}; {lacking} of {made.target.payload_bytes} bytes are fetched of the full object")
+        fetched = f"{lacking} of {made.target.payload_bytes} bytes are fetched of the full object"
+        return DeltaError(f"{what}; {fetched}", made.target.object_id)
     return DeltaError(what)
 
 

@@ -4,8 +4,9 @@
     a block that did not        ──▶ every chunk that has a byte of it ──▶ asked for, like any chunk that is missing
 
 Nothing of it is believed: a chunk counts as held, and is served, only when its page has come and names its digest (see
-`StoredObject.expect`). So a delta, a base or a disk that is wrong costs bytes, never a wrong version. Every file is one
-that nobody else has: what had become a link to the base's is copied, and hashed again on the way. Blocking.
+`StoredObject.expect`). So a delta, a base or a disk that is wrong costs bytes, never a wrong version. It is kept for as
+long as the delta is, until the object is asked for (`chappe.core.holding.Held.part`). Every file is one that nobody
+else has: what had become a link to the base's is copied, and hashed again on the way. Blocking.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ half of one, while it is news ┘    that a hop has become slow, or has ended
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ class Hops:
         self._timer: Entry | None = None
         self._due_s = 0.0  # of the next report
         self._close = 0  # for so many looks each is one
+        self._noticed_s = -math.inf  # when a hop here has become slower
 
     def begin(self, stream: Stream, *, sending: bool) -> None:
         peer = stream.child if sending else stream.parent
@@ -50,8 +52,10 @@ class Hops:
         self._changed()
 
     def notice(self) -> None:
-        """A hop here has become slower: shells look four times as often as they report, and see it at the next look."""
+        """A hop here has become slower: shells look four times as often as they report, and see it at the next look,
+        or at the one after it, which has nothing else in it."""
         if self._open:
+            self._noticed_s = self._node.agenda.now
             self._arm(self._node.world.config.report_s / LOOKS)
 
     def _changed(self) -> None:
@@ -78,7 +82,8 @@ class Hops:
             self._due_s = now + report_s
         self._close = max(0, self._close - 1)
         if self._open:
-            self._arm(report_s / LOOKS if self._close else self._due_s - now)
+            again = self._close > 0 or now < self._noticed_s + report_s / LOOKS
+            self._arm(report_s / LOOKS if again else self._due_s - now)
 
     def _report(self) -> None:
         taken = [*self._received.take_samples(), *self._sent.take_samples()]
