@@ -13,10 +13,10 @@ from pydantic import field_validator
 from chappe.cli.settings import EXIT_FAILED, Duration, Flat, Rate, Settings, Size
 from chappe.core.events import Payload, Topology
 from chappe.errors import UsageError
-from chappe.sim.faults import KINDS, LANE_KINDS, MIXED, STRIPE_KINDS
-from chappe.sim.lanes import LANES_MIXED
+from chappe.sim.faults import KINDS, LANE_KINDS, MIXED, STREAM_KINDS, STRIPE_KINDS
 from chappe.sim.scenario import Result, Scenario
 from chappe.sim.scenario import simulate as play
+from chappe.sim.streamed import STREAMED
 from chappe.units import format_duration, parse_rate
 
 RELAYS_MAX = 100_000
@@ -36,7 +36,9 @@ class SimulateSettings(Settings):
     partition, reset, nat (cannot be dialled any more). Bytes: corrupt, rot, forge (a false page), poison (one for a
     chunk of another stripe), disk (full). The rest: coordinator, publisher, source (files change). With --payload-kind:
     absent (a host is away for some versions), base (a landed version rots), nodelta (a promised delta does not come),
-    wrongdelta (it leads to other bytes), lostbase (what the publisher keeps is damaged)."""
+    wrongdelta (it leads to other bytes), lostbase (what the publisher keeps is damaged); in the middle of a delta that
+    is still being made: outgrows (it is withdrawn), openpublisher, openparent (they die), openjoins; while a relay
+    fetches what its damaged base did not give (add base): partsource, partkilled, partassigned."""
     faults_most: int = 6
     """At most so many faults; at least one."""
     payload: Size = 16_400_000_000
@@ -88,7 +90,7 @@ class SimulateSettings(Settings):
     def kinds(self) -> tuple[str, ...]:
         """Raises UsageError."""
         if self.faults in ("none", "mixed"):
-            mixed = MIXED if self.payload_kind is Payload.FULL else LANES_MIXED
+            mixed = MIXED if self.payload_kind is Payload.FULL else STREAMED
             if self.topology in ("striped", "auto"):
                 mixed = (*mixed, *STRIPE_KINDS)
             return mixed if self.faults == "mixed" else ()
@@ -96,7 +98,7 @@ class SimulateSettings(Settings):
         for kind in kinds:
             if kind not in KINDS:
                 raise UsageError(f"--faults: {kind!r} is not one of none, mixed, {', '.join(KINDS)}")
-            if kind in LANE_KINDS and self.payload_kind is Payload.FULL:
+            if kind in LANE_KINDS | STREAM_KINDS and self.payload_kind is Payload.FULL:
                 raise UsageError(f"--faults: {kind!r} needs other objects than full ones: add --payload-kind auto")
         return kinds
 
@@ -124,6 +126,7 @@ class SimulateSettings(Settings):
             payload=self.payload_kind,
             changes=(self.changed,),
             compresses=self.payload_kind is Payload.COMPRESSED,
+            streams=self.payload_kind is not Payload.FULL,
             topologies=(Topology(self.topology),),
             uplinks_bytes_per_s=self.each,
         )

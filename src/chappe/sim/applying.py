@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from chappe.core.relay_events import Land, Landed, LandFailed, LocalFault, RelayEvent
 from chappe.sim.copies import Copy
+from chappe.sim.salvage import keep_part
 
 if TYPE_CHECKING:
     from chappe.sim.storing import Storing
@@ -30,7 +31,7 @@ def land_encoded(relay: Storing, order: Land, copy: Copy) -> RelayEvent:
             return LandFailed(order.object_id, LocalFault.STORE, "chunks are missing")
         why = obstacle(relay, copy) or ("" if order.root == copy.object.root else "it leads to another root")
         if why:
-            return LandFailed(order.object_id, LocalFault.DELTA, why)
+            return LandFailed(order.object_id, LocalFault.DELTA, why, keep_part(relay, copy))
         full = _made(relay, order, copy)
     copy.applied = True
     return Landed(order.object_id, relay.restored(full))

@@ -150,6 +150,9 @@ class Coordinator:
                 self.world.checks.slowness.decided(effect)
                 self.world.checks.lanes.decided(effect)
                 self.world.checks.stripes.decided(effect)
+                self.world.checks.streamed.decided(effect)
+            elif isinstance(effect, fx.PublishFinished):
+                self.world.checks.streamed.finished(effect)
         if self.world.config.persist:
             self._write(effects)
         self.world.checks.fleet_moved(event, effects)

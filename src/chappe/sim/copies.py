@@ -41,6 +41,8 @@ class SimObject:
     base_root: str = ""
     full_id: str = ""
     folded: bool = False  # it begins further back than at the version before
+    open_end: bool = False  # it leaves while it is made: how many chunks there are is on its last page
+    per_page: int = CHUNKS_PER_PAGE
     spoiled: bool = False  # its publisher has made a wrong one
 
 
@@ -77,6 +79,20 @@ class Copy:
     version: int = 0  # it has landed as
     applied: bool = False  # of a delta: the full object has been made out of it
     told: tuple[int, bool] = (0, False)  # chunks and header, as last reported
+    expected: RangeSet = field(default_factory=RangeSet)  # here, but for the pages that would prove it
+    doubtful: set[int] = field(default_factory=set)  # of these the pages will say otherwise
+    salvaged: bool = False  # it began as what a delta has made right
+
+    @property
+    def total(self) -> int | None:
+        """How many chunks there are, where that is known."""
+        known = self.header and (not self.object.open_end or self.pages_upto >= self.object.chunks_total)
+        return self.object.chunks_total if known else None
+
+    @property
+    def pages_known(self) -> int:
+        """Chunks below it have their page here."""
+        return self.object.chunks_total if self.complete else self.pages_upto
 
     @property
     def complete(self) -> bool:
@@ -105,14 +121,28 @@ class Copy:
                     tags[self.forged] = 1
                 self.forged = None
             self.held.add(start, stop)
-            self.pages_upto = max(self.pages_upto, _page_end(stop))
-        return len(self.held) - before
+            self.pages_upto = max(self.pages_upto, self._page_end(stop))
+        new = len(self.held) - before
+        if self.expected:
+            self.prove(self.pages_upto, {chunk for chunk, tag in self.page_tags.items() if tag})
+        return new
+
+    def prove(self, upto: int, false: set[int]) -> bool:
+        """Pages of the chunks below `upto` have come; those of `false` are not true. What is here and right is held."""
+        here = list(self.expected.within(0, upto))
+        for start, stop in here:
+            self.held.add(start, stop)
+            self.expected.discard(start, stop)
+            for chunk in false | self.doubtful:
+                if start <= chunk < stop:
+                    self.held.discard(chunk, chunk + 1)
+        return bool(here)
 
     def _false_page(self, stop: int, stripe: int) -> None:
         """A page is believed whoever brings it first."""
         assert self.false_page is not None
         chunk, liar = self.false_page
-        if self.pages_upto <= chunk < _page_end(stop):
+        if self.pages_upto <= chunk < self._page_end(stop):
             self.false_page = None
             if stripe == liar:
                 self.page_tags[chunk] = 1
@@ -121,7 +151,7 @@ class Copy:
 
     def _store_odd(self, start: int, stop: int, source: Copy) -> None:
         for chunk in source.odd():
-            if self.pages_upto <= chunk < _page_end(stop) and source.page(chunk):
+            if self.pages_upto <= chunk < self._page_end(stop) and source.page(chunk):
                 self.page_tags[chunk] = source.page(chunk)
         for chunk in {*self.page_tags, *source.odd()}:
             if start <= chunk < stop:
@@ -211,6 +241,5 @@ class Copy:
         """Held, not true, and not by a fault of the disk that nobody has noticed yet."""
         return sorted(c for c, tag in self.at_rest.items() if tag and c in self.held and c not in self.rotted)
 
-
-def _page_end(stop: int) -> int:
-    return -(-stop // CHUNKS_PER_PAGE) * CHUNKS_PER_PAGE
+    def _page_end(self, stop: int) -> int:
+        return -(-stop // self.object.per_page) * self.object.per_page

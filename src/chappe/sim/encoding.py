@@ -1,6 +1,7 @@
 """What a simulated publisher sends beside the full object: deltas and compressed snapshots, as `chappe.origin` does.
 
-    kept on its host ──▶ a request names what can be made ──▶ accepted: what is wanted
+    kept on its host ──▶ a request names what can be made ──▶ accepted: what is wanted (what leaves while it is made
+                                                                        goes on in `streaming`)
         ──root known──▶ made, one after the other ──▶ offered, served ──▶ not wanted any more, or cannot be gone on with
 
 What is in a delta is of no interest here: only where it begins, what it leads to, and how many bytes it has. The host
@@ -17,8 +18,10 @@ from chappe.core import events as ev
 from chappe.core.bases import NOTHING
 from chappe.core.events import Compressed, DeltaFrom, Payload
 from chappe.core.lanes import COMPRESSED, DELTA
-from chappe.core.manifest import CHUNK_BYTES_PLAIN
+from chappe.core.manifest import CHUNK_BYTES_PLAIN, CHUNKS_PER_PAGE
 from chappe.core.ranges import RangeSet
+from chappe.origin.growing import pages_of
+from chappe.sim import streaming
 from chappe.sim.copies import Copy, SimObject
 
 if TYPE_CHECKING:
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 WORTH_SHARE = 0.85
 """Of the snapshot's bytes: a larger delta is not made."""
 KEPT_MOST = 16
+MADE_S, STREAMED_S = (0.05, 0.4), (0.2, 3.0)
+"""For a gigabit of the snapshot. What is served meanwhile may take its time: that is when things go wrong."""
 COMPRESSED_SHARE = 0.69
 
 
@@ -46,6 +51,7 @@ class Trainer:
     payload: Payload
     shares: tuple[float, ...]  # what changes between two versions is one of these
     compresses: bool
+    streams: bool = False  # what is made leaves while it is
     steps: list[Step] = field(default_factory=list)  # oldest first; the last one is the base
     spoils: bool = False  # the deltas that are made next lead to other bytes
 
@@ -72,6 +78,9 @@ class Encoded:
     base_root: str
     payload_bytes: int
     made: SimObject | None = None
+    estimate_bytes: int = 0  # what is told of it while its end is open
+    whole: bool = False  # all of it is made, but for its end
+    closed: bool = False  # and its end
     named: bool = False
     failed: str = ""  # why it does not come, or no more
 
@@ -84,11 +93,11 @@ class Encoder:
     """Of one publisher process."""
 
     def __init__(self, origin: Origin) -> None:
-        self._origin = origin
+        self.origin = origin
 
     @property
     def _world(self) -> World:
-        return self._origin.world
+        return self.origin.world
 
     @property
     def _trainer(self) -> Trainer | None:
@@ -101,7 +110,7 @@ class Encoder:
         trainer, rng, size = self._trainer, self._world.random, self._world.config.payload_bytes
         if trainer is None:
             return
-        refused = any(other.snapshot == job.snapshot for other in self._origin.jobs if other is not job)
+        refused = any(other.snapshot == job.snapshot for other in self.origin.jobs if other is not job)
         insists = trainer.payload is Payload.DELTA
         job.payload = Payload.AUTO if insists and (refused or not trainer.steps) else trainer.payload
         job.share = rng.choice(trainer.shares)
@@ -109,7 +118,7 @@ class Encoder:
             job.planned = [self._encoded(root, share) for root, share in trainer.bases(job.share)]
         if job.payload is Payload.COMPRESSED or (job.payload is Payload.AUTO and trainer.compresses):
             job.planned.append(self._encoded(NOTHING, COMPRESSED_SHARE))
-        job.encode_s = rng.uniform(0.05, 0.4) * size / 125e6
+        job.encode_s = rng.uniform(*(STREAMED_S if trainer.streams else MADE_S)) * size / 125e6
         job.spoiled, trainer.spoils = trainer.spoils, False
 
     def _encoded(self, base_root: str, share: float) -> Encoded:
@@ -145,21 +154,41 @@ class Encoder:
 
     # ---- making ----------------------------------------------------------------------------------------------------
 
+    def opening(self, job: Job) -> None:
+        """The full object is offered: what leaves while it is made is begun."""
+        if self._trainer is not None and self._trainer.streams:
+            streaming.begin(self, job)
+
+    def serves(self, one: Encoded) -> bool:
+        return not one.failed and one.object_id in self.origin.copies
+
     def begin(self, job: Job) -> None:
         """The root is known. The deltas come first, then the compressed snapshot, as threads have time."""
         if self._trainer is None or job.object is None:
             return
         self._trainer.published(job.object.root, job.share)
+        if self._trainer.streams:
+            for one in job.wanted:
+                streaming.close(self, job, one)
+            return
         for number, one in enumerate(job.wanted):
-            self._origin.later((number + 1) * job.encode_s, self._made, job, one)
+            self.origin.later((number + 1) * job.encode_s, self._made, job, one)
 
     def _made(self, job: Job, one: Encoded) -> None:
-        origin, full = self._origin, job.object
+        origin, full = self.origin, job.object
         if job.stopped or one.failed or full is None:
             return
         if job.failed:
             self.fail(one, "the snapshot's files have changed")
             return
+        made = self.object_of(job, one)
+        origin.copies[one.object_id] = Copy(made, RangeSet([(0, made.chunks_total)]), header=True)
+        self.offer(job, one)
+
+    def object_of(self, job: Job, one: Encoded, *, open_end: bool = False) -> SimObject:
+        """What there is to be served of it now, or will be."""
+        full = job.object
+        assert full is not None  # the request is accepted
         chunk_bytes = max(CHUNK_BYTES_PLAIN, full.chunk_bytes if one.base_root == NOTHING else 0)
         one.made = SimObject(
             one.object_id,
@@ -173,17 +202,22 @@ class Encoder:
             full.object_id,
             folded=one.kind == DELTA and one is not job.planned[0],
             spoiled=job.spoiled,
+            open_end=open_end,
+            per_page=pages_of(chunk_bytes) if open_end else CHUNKS_PER_PAGE,
         )
         self._world.objects[one.object_id] = one.made
-        held = RangeSet([(0, one.made.chunks_total)])
-        origin.copies[one.object_id] = Copy(one.made, held, header=True)
         self._world.counts[f"{one.kind} offered"] += 1
-        self._offer(job, one)
+        return one.made
 
-    def _offer(self, job: Job, one: Encoded) -> None:
-        origin = self._origin
+    def offer(self, job: Job, one: Encoded) -> None:
+        origin = self.origin
         if origin.session is None or one.made is None or job.object is None:
             return
+        open_end = one.made.open_end and not one.closed
+        size, chunks = one.payload_bytes, one.made.chunks_total
+        if open_end:
+            size = one.estimate_bytes
+            chunks = -(-size // one.made.chunk_bytes)
         origin.say(
             ev.Offered(
                 origin.worker_id,
@@ -191,9 +225,10 @@ class Encoder:
                 one.object_id,
                 one.made.version,
                 one.kind,
-                one.payload_bytes,
+                size,
                 job.object.payload_bytes,
-                one.made.chunks_total,
+                chunks,
+                open_end=open_end,
             )
         )
 
@@ -205,8 +240,8 @@ class Encoder:
             one.named = False
             if one.failed:
                 self._say_failed(one)
-            elif one.object_id in self._origin.copies:
-                self._offer(job, one)
+            elif one.object_id in self.origin.copies:
+                self.offer(job, one)
 
     def unwanted(self, job: Job, wanted: set[str]) -> None:
         """The desired state says who is served: what it named and names no more is let go of."""
@@ -229,13 +264,13 @@ class Encoder:
             self._let_go(one)
 
     def _let_go(self, one: Encoded) -> None:
-        copy = self._origin.copies.pop(one.object_id, None)
+        copy = self.origin.copies.pop(one.object_id, None)
         if copy is not None:
-            self._origin.drop_copy(copy)
-            self._origin.guard.forget(one.object_id)
+            self.origin.drop_copy(copy)
+            self.origin.guard.forget(one.object_id)
 
     def _say_failed(self, one: Encoded) -> None:
-        origin = self._origin
+        origin = self.origin
         if origin.session is not None:
             origin.say(
                 ev.SourceFailed(origin.worker_id, origin.session.number, one.object_id, f"no delta: {one.failed}")

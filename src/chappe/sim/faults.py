@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from chappe.sim import data_faults, lane_faults, link_faults, process_faults, stripe_faults
+from chappe.sim import data_faults, lane_faults, link_faults, process_faults, streamed_faults, stripe_faults
 from chappe.sim.victims import Victims
 
 if TYPE_CHECKING:
@@ -52,7 +52,17 @@ LANE_KINDS: dict[str, Kind] = {
 """These need objects beside the full one."""
 STRIPE_KINDS: dict[str, Kind] = {"tail": stripe_faults.tail, "poison": stripe_faults.poison}
 """These hold of stripes only."""
-KINDS = PLAIN_KINDS | LANE_KINDS | STRIPE_KINDS
+STREAM_KINDS: dict[str, Kind] = {
+    "outgrows": streamed_faults.outgrows,
+    "openpublisher": streamed_faults.publisher_open,
+    "openjoins": streamed_faults.joins_open,
+    "openparent": streamed_faults.parent_open,
+    "partsource": streamed_faults.salvage_source,
+    "partkilled": streamed_faults.salvage_killed,
+    "partassigned": streamed_faults.salvage_assigned,
+}
+"""These need deltas that leave while they are made, or bases that are damaged."""
+KINDS = PLAIN_KINDS | LANE_KINDS | STRIPE_KINDS | STREAM_KINDS
 MIXED = tuple(PLAIN_KINDS)
 STRIPED = (*PLAIN_KINDS, *STRIPE_KINDS)
 
@@ -62,7 +72,6 @@ class Faults(Victims):
         super().__init__(run)
         self.kinds = tuple(kinds)
         self.injected: list[str] = []
-        self.last_s = 0.0  # when the last of them is over
         self._pending = 0
 
     @property
@@ -85,7 +94,5 @@ class Faults(Victims):
             return
         self._pending -= 1
         if end_s is not None:
-            self.world.disturbed()
             self.injected.append(kind)
-            self.last_s = max(self.last_s, end_s)
-            self.world.note("fault", kind, f"until {end_s:.1f}")
+            self.struck(kind, end_s)

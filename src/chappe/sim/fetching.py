@@ -176,8 +176,7 @@ class Fetcher(Node):
         copy.settle(self.agenda.now)
         if copy.told != (told := (len(copy.held), copy.header)):
             copy.told = told
-            total = copy.object.chunks_total if copy.header else None
-            self.handle(Progress(copy.object.object_id, tuple(iter(copy.held)), total))
+            self.handle(Progress(copy.object.object_id, tuple(iter(copy.held)), copy.total))
 
     def _hang_up(self, request: Request) -> None:
         """It may have been admitted a moment ago."""
@@ -239,3 +238,4 @@ class Fetcher(Node):
     def stored(self, stream: Stream, ranges: list[tuple[int, int]], new: int) -> None:
         self.world.checks.bytes.stored(self, stream, ranges)
         self.world.checks.stripes.stored(self, stream, ranges, new)
+        self.world.checks.streamed.stored(self, stream, ranges)

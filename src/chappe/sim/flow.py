@@ -98,7 +98,10 @@ class Stream:
         self.begun = True
         self.copy.settle(self.agenda.now)
         total = self.copy.object.chunks_total
-        self.wanted = self.stripes.restrict(self.stripe, RangeSet(self.copy.held.missing(0, total)), total)
+        lacking = RangeSet(self.copy.held.missing(0, total))
+        for start, stop in self.copy.expected:
+            lacking.discard(start, stop)
+        self.wanted = self.stripes.restrict(self.stripe, lacking, total)
         self.copy.stripes = self.stripes
         self.copy.tracks[self.stripe], self.copy.upstreams[self.stripe] = self.track, self.source
         self.see(self.view if self.view is not None else view)
@@ -128,6 +131,10 @@ class Stream:
             self.copy.header = True
             self.child.progress(self.copy)
             announce(self.agenda, self.copy, WHOLE, replanned=True)
+        if self.copy.expected:
+            false = {chunk for chunk in self.source.page_tags if self.source.page(chunk)}
+            if self.copy.prove(view.pages, false):
+                announce(self.agenda, self.copy, WHOLE, replanned=True)
         self.replan()
         self.move()
 
@@ -283,7 +290,7 @@ class Stream:
             return
         self.track.settle(self.agenda.now)
         view = self.view
-        if not self.wanted and view is not None and self.copy.header:
+        if not self.wanted and not self.copy.expected and view is not None and self.copy.header:
             self.child.stream_over(self, None, ())
 
     def _take(self, ranges: list[Range]) -> None:

@@ -8,8 +8,8 @@
 
 What is stored, landed and installed is checked in `byte_checks`, who dials whom and when links are probed in
 `hop_checks`, what becomes of slow hops in `slow_checks`, who gets a version as which object in `lane_checks`, what only
-stripes can break in `stripe_checks`. At size those whom an event has touched are checked after it, the whole fleet
-after every so many events.
+stripes can break in `stripe_checks`, what only open ends and damaged bases can in `streamed_checks`. At size those whom
+an event has touched are checked after it, the whole fleet after every so many events.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from chappe.sim.hop_checks import HopChecks
 from chappe.sim.lane_checks import LaneChecks
 from chappe.sim.links import COORDINATOR
 from chappe.sim.slow_checks import SlowChecks
+from chappe.sim.streamed_checks import StreamedChecks
 from chappe.sim.stripe_checks import StripeChecks
 from chappe.v1.relay_pb2 import EdgeClaims
 
@@ -54,7 +55,7 @@ class Checks:
         self.world = world
         self.bytes, self.hops, self.slowness = ByteChecks(self), HopChecks(self), SlowChecks(self)
         self.lanes = LaneChecks(self)
-        self.stripes = StripeChecks(self)
+        self.stripes, self.streamed = StripeChecks(self), StreamedChecks(self)
         self._history = History()
         self._handled = 0
         self._generations: dict[str, int] = {}
@@ -75,6 +76,7 @@ class Checks:
         found = self._history.observe(fleet, effects, whole=whole) + touched(fleet, effects)
         if whole:
             found += broken(fleet) + self._presence(fleet) + self.lanes.fleet_moved(fleet)
+            found += self.streamed.fleet_moved(fleet)
         if isinstance(event, ev.Hello):
             found += self._generation(fleet, event)
         if found:
@@ -159,6 +161,7 @@ class Checks:
         self._loops()
         self.hops.look()
         self.lanes.look()
+        self.streamed.look()
         self.slowness.look()
 
     def reachable(self, relay: Node) -> bool:

@@ -182,6 +182,7 @@ class Origin(Node):
         rate = config.hash_bytes_per_s / chunk_bytes
         copy.tracks[WHOLE].turn(now, rate)
         self.later(chunks / rate, self._hashed, job, copy)
+        self.encoder.opening(job)
 
     def _hashed(self, job: Job, copy: Copy) -> None:
         copy.settle(self.agenda.now)

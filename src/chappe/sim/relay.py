@@ -60,6 +60,7 @@ class Relay(Storing):
         self._wake: Entry | None = None
         self._inbox: list[RelayEvent] = []
         self._handling = False
+        self.assigned: Assignment | None = None  # last, by this process
 
     def _machine(self) -> Transfer:
         mode = InstallMode.COMMAND if self.world.config.install_s is not None else InstallMode.NONE
@@ -74,6 +75,7 @@ class Relay(Storing):
             if not copy.version:
                 self.recover(copy)
         self.opening, self.streams, self._inbox, self._wake = {}, {}, [], None
+        self.assigned = None
         self.machine = self._machine()
         self.world.checks.bytes.versions(self)
         self.world.note(self.name, "starts", self.generation)
@@ -202,7 +204,10 @@ class Relay(Storing):
             case Welcomed():
                 self.welcomed()
                 self.handle(Connected())
-            case Assigned() | Released():
+            case Assigned(assignment):
+                self.assigned = assignment
+                self.handle(message)
+            case Released():
                 self.handle(message)
             case ProbeOrder():
                 self.desk.run(message)

@@ -50,6 +50,7 @@ class Scenario:
     payload: Payload = Payload.FULL  # what may travel
     changes: tuple[float, ...] = (0.01,)  # one of these is what a delta has of the snapshot's bytes
     compresses: bool = False  # the snapshot gets smaller by it
+    streams: bool = False  # deltas leave while they are made; what a damaged base gives all the same is kept
     topologies: tuple[Topology, ...] = (Topology.CHAINS,) * 5 + (Topology.STAR,)  # one of them; not varied, the first
     uplinks_bytes_per_s: tuple[float, ...] = ()  # relay by relay, over and over; varied, one of them each. None: equal
 
@@ -104,7 +105,7 @@ class Run:
         self.snapshot = 0
         self.to_publish = s.publications
         if s.payload is not Payload.FULL:
-            self.world.trainer = Trainer(s.payload, s.changes, s.compresses)
+            self.world.trainer = Trainer(s.payload, s.changes, s.compresses, s.streams)
         self.faults = Faults(self, s.faults)
         self._trust_by_s: float | None = None
 

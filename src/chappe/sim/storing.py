@@ -50,9 +50,8 @@ class Storing(Fetcher):
     def restored(self, copy: Copy) -> Restored:
         """As the machine takes it up."""
         root = copy.object.root if copy.version else ""
-        total = copy.object.chunks_total if copy.header else None
         installed = copy.version in self.installed
-        return Restored(copy.object.object_id, copy.version, root, tuple(iter(copy.held)), total, installed)
+        return Restored(copy.object.object_id, copy.version, root, tuple(iter(copy.held)), copy.total, installed)
 
     # ---- over the ends of processes ----------------------------------------------------------------------------------
 
@@ -99,6 +98,7 @@ class Storing(Fetcher):
         if copy is None:
             return
         copy.settle(self.agenda.now)
+        self.world.checks.streamed.lands(self, copy)
         event = land_encoded(self, order, copy) if copy.object.full_id else self._land_full(order, copy)
         if isinstance(event, Landed):
             landed = copy if event.full is None else self.copies[event.full.object_id]
@@ -133,6 +133,9 @@ class Storing(Fetcher):
         landed = sorted(c.version for c in self.copies.values() if c.version)
         keep = {*versions, *landed[-2:], *bases_held(self)}
         gone = [i for i, c in self.copies.items() if c.version and c.version not in keep and i not in objects]
+        parts = [i for i, c in self.copies.items() if c.salvaged and not c.version and not c.complete]
+        gone += [i for i in parts if i not in objects]
+        self.world.checks.streamed.thrown_away(self, gone)
         for object_id in gone:
             self.drop_object(object_id)
             self.guard.forget(object_id)

@@ -26,7 +26,7 @@ Live = tuple[int, int, int, int]
 
 
 def view_of(copy: Copy, stripe: int, now: float) -> View:
-    return View(copy.header, copy.held.copy(), copy.track(stripe), now)
+    return View(copy.header, copy.held.copy(), copy.track(stripe), now, copy.pages_known)
 
 
 def spans(pieces: list[Live]) -> list[Live]:

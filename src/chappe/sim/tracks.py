@@ -47,10 +47,10 @@ class Track:
 class View:
     """A parent as its child sees it: what it held, what it was receiving, and how fast."""
 
-    __slots__ = ("base", "header", "plan", "position", "rate", "since_s", "total")
+    __slots__ = ("base", "header", "pages", "plan", "position", "rate", "since_s", "total")
 
-    def __init__(self, header: bool, base: RangeSet, track: Track | None, now: float) -> None:
-        self.header = header
+    def __init__(self, header: bool, base: RangeSet, track: Track | None, now: float, pages: int = 0) -> None:
+        self.header, self.pages = header, pages
         self.base = base
         self.plan: list[Range] = [] if track is None else track.plan
         self.total = 0 if track is None else track.total

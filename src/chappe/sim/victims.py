@@ -18,6 +18,13 @@ class Victims:
         self.world = run.world
         self.random = run.random
         self.agenda = run.world.agenda
+        self.last_s = 0.0  # when the last fault is over
+
+    def struck(self, what: str, end_s: float) -> None:
+        """A fault has befallen somebody."""
+        self.world.disturbed()
+        self.last_s = max(self.last_s, end_s)
+        self.world.note("fault", what, f"until {end_s:.1f}")
 
     def relays(self) -> list[Relay]:
         return [r for r in self.world.relays if r.running and not r.paused and not r.leaving]

@@ -6,6 +6,7 @@ It wires them together and shares out bandwidth; what goes wrong is in `faults`,
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -68,6 +69,8 @@ class World:
         self.origin: Origin | None = None
         self.trainer: Trainer | None = None  # None: full objects only
         self.counts: Counter[str] = Counter()  # what has been exercised: probes, pushes, and the like
+        self.closed: set[str] = set()  # objects that were offered with an open end, and have one by now
+        self.traps: dict[str, list[Callable[..., None]]] = {}  # set by faults that wait for a moment
         self.trail: deque[tuple[float, str, str, object]] = deque(maxlen=TRAIL_LINES)
         self.odd = False  # some chunk somewhere is not what it should be
         self.forged = False  # nor is some page
@@ -182,6 +185,11 @@ class World:
         for relay in self.relays:
             for stream in list(relay.streams.values()):
                 stream.replan_soon()
+
+    def spring(self, moment: str, *what: object) -> None:
+        """It has come: those faults that wait for it strike."""
+        for trap in self.traps.pop(moment, ()):
+            trap(*what)
 
     # ---- what has happened -----------------------------------------------------------------------------------------
 
