@@ -60,13 +60,14 @@ async def test_three_parents_fill_one_ledger_and_nothing_comes_twice(stack: Asyn
         assert sorted(parent.object.reads) == of_stripe(stripe)
 
 
-async def test_over_data_connections_too(stack: AsyncExitStack) -> None:
+@pytest.mark.parametrize("streams", [1, 3])
+async def test_over_data_connections_too(stack: AsyncExitStack, streams: int) -> None:
     source = MemoryOrigin(PAYLOAD)
     source.release(10)
     parent, child = await start_node(stack, "parent", source), await start_node(stack, "child")
     parent.service.tcp = listener = await TcpListener.open(parse_address("127.0.0.1:0"), None)
     stack.push_async_callback(listener.close)
-    route = TcpRoute.to(parent.server.address, None, "parent")
+    route = TcpRoute.to(parent.server.address, None, "parent", streams=streams)
     fetches = [asyncio.ensure_future(fetch_stripe(child, parent, stripe, tcp=route)) for stripe in range(3)]
     await until(child.object.signal, lambda: len(child.object.ledger.held) == 10)
     source.release()

@@ -202,6 +202,7 @@ async def test_a_silent_one_at_the_end_is_no_parent_that_has_stalled(
     source.release()
     assert (await asyncio.wait_for(held.task, 60)).reason is None
     assert any(decode_head(data[:16]).kind is FrameKind.CHUNK for data in swallowed)
+    assert not held.fallbacks
     assert held.child.object.payload() == payload_of(60)
 
 

@@ -121,14 +121,15 @@ async def fetch(
             inlet.close()
             call.cancel()
         if inlet.switched and end.reason is ParentLossReason.STALLED:
-            fell_back(end.detail)  # perhaps it is only this connection that carries nothing any more
-            if inlet.at_its_end:  # it is: another one has been sent to its end
+            if inlet.at_its_end:  # one of several carries nothing any more: another one was good to the end
                 raise TcpLostError(end.detail)
+            fell_back(end.detail)  # perhaps it is only this connection that carries nothing any more
         return end
 
     try:
         return await attempt(request, tcp)
     except TcpLostError:  # the parent is there all the same
+        meter.transport = GRPC
         stripes = decode_stripes(request.stripes if request.HasField("stripes") else None, request.stripe)
         return await attempt(build_request(sink, request.stripe, request.token, (), stripes), None)
 

@@ -214,5 +214,6 @@ class Inlet:
         raise self._lost(problem)
 
     def _lost(self, problem: str) -> TcpLostError:
-        self._on_fallback(problem)
+        if not self.at_its_end:  # else there was another that was good to the end
+            self._on_fallback(problem)
         return TcpLostError(problem)
