@@ -72,7 +72,8 @@ class StreamedChecks:
         if origin is None or not self._checks.reachable(origin):
             return []
         wanted = [one for job in origin.jobs if not (job.failed or job.stopped) for one in job.wanted]
-        return [one for one in wanted if one.made is not None and not one.closed and origin.encoder.serves(one)]
+        made = [one for one in wanted if one.made is not None and one.made.open_end and not one.closed]
+        return [one for one in made if origin.encoder.serves(one)]
 
     # ---- every second ----------------------------------------------------------------------------------------------
 
@@ -82,14 +83,14 @@ class StreamedChecks:
             self._open_s, self._kept_s = {}, {}
             return
         state, now = world.coordinator.fleet.state, world.agenda.now
-        wanted = [one for job in origin.jobs for one in job.wanted if one.made is not None]
-        ended = {one.object_id for one in wanted if one.closed and origin.encoder.serves(one)}
+        opened = [one for job in origin.jobs for one in job.wanted if one.made is not None and one.made.open_end]
+        ended = {one.object_id for one in opened if one.closed and origin.encoder.serves(one)}
         lanes = [lane for lane in state.publications.values() if lane.open_end and lane.active]
         self._open_s = {i.object_id: self._open_s.get(i.object_id, now) for i in lanes if i.object_id in ended}
         for object_id, since_s in self._open_s.items():
             if now - since_s > TOLD_S:
                 self._checks.fail(f"the end of {object_id} was told {now - since_s:.0f} s ago, and is not known")
-        withdrawn = [one.object_id for one in wanted if one.failed and not one.closed]
+        withdrawn = [one.object_id for one in opened if one.failed and not one.closed]
         kept = [(r.name, i) for r in world.relays if self._checks.reachable(r) for i in withdrawn if i in r.copies]
         self._kept_s = {key: self._kept_s.get(key, now) for key in kept}
         for (name, object_id), since_s in self._kept_s.items():
