@@ -48,6 +48,18 @@ def show(points: Sequence[Row], rate_bytes_per_s: float) -> None:
     Console(highlight=False, width=160).print(table)
 
 
+def _bars(points: Sequence[Row], of_all: Sequence[Row]) -> dict[str, list[float]]:
+    """Bytes per second at each point, by what it is of: the same for every panel."""
+    bars = {
+        "bare TCP": [point["bare_bytes_per_s"] for point in points],
+        "Chappe": [point["chappe_bytes_per_s"] for point in points],
+    }
+    for key, name in _SEVERAL:
+        for count in _counts(of_all, key):
+            bars[f"{name} x {count}"] = [point.get(key, {}).get(count, 0.0) for point in points]
+    return bars
+
+
 def draw(results: dict[str, Any]) -> Any:
     """Goodput of Chappe and of bare TCP over the round trip, a panel for each loss. Returns a matplotlib Figure."""
     from matplotlib.figure import Figure
@@ -59,19 +71,21 @@ def draw(results: dict[str, Any]) -> Any:
     for panel, loss in zip(panels, losses, strict=True):
         mine = [point for point in points if point["loss"] == loss]
         places = range(len(mine))
-        for shift, key, name in ((-0.2, "bare_bytes_per_s", "bare TCP"), (0.2, "chappe_bytes_per_s", "Chappe")):
-            panel.bar([at + shift for at in places], [point[key] * 8e-6 for point in mine], 0.38, label=name)
-        for count in _counts(mine, "chappe_streams"):
-            rates = [point.get("chappe_streams", {}).get(count, 0.0) * 8e-6 for point in mine]
-            panel.plot([at + 0.2 for at in places], rates, "_", markersize=14, label=f"Chappe, {count} streams")
-        for at, point in zip(places, mine, strict=True):
-            panel.annotate(
-                f"{point['ratio']:.2f}", (at + 0.2, point["chappe_bytes_per_s"] * 8e-6), ha="center", va="bottom"
-            )
+        bars = _bars(mine, points)
+        width = 0.76 / len(bars)
+        for number, (name, rates) in enumerate(bars.items()):
+            shift = (number - (len(bars) - 1) / 2) * width
+            panel.bar([at + shift for at in places], [rate * 8e-6 for rate in rates], width, label=name)
+            if name == "Chappe":
+                for at, point in zip(places, mine, strict=True):
+                    panel.annotate(f"{point['ratio']:.2f}", (at + shift, rates[at] * 8e-6), ha="center", va="bottom")
         panel.set_xticks(list(places), [f"{point['rtt_s'] * 1e3:g}" for point in mine])
         panel.set_title(f"loss {loss * 100:g} %")
         panel.set_xlabel("round trip, ms")
     panels[0].set_ylim(top=panels[0].get_ylim()[1] * 1.06)  # room for the ratios; all panels have it
     panels[0].set_ylabel("goodput, Mbit/s")
-    panels[0].legend(loc="lower left")
+    if len(_bars(points, points)) > 3:
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
+    else:
+        panels[0].legend(loc="lower left")
     return figure
