@@ -30,7 +30,7 @@ from chappe.core.relay_events import (
 from chappe.errors import DiskFullError, StoreError, UsageError
 from chappe.hop.client import FetchEnd, build_request, fetch
 from chappe.hop.limits import TokenBucket
-from chappe.hop.meter import HopMeter, HopMeters
+from chappe.hop.meter import GRPC, HopMeter, HopMeters
 from chappe.hop.objects import StoredObject
 from chappe.hop.push import ExpectedPush, PushInbox
 from chappe.hop.receive import Receiver
@@ -198,9 +198,19 @@ class Fetches:
         """The parent cannot be dialled: wait for its call."""
         peer = order.source.peer
 
-        def connected() -> None:
-            waiting.reschedule(None)
-            self._on_event(FetchConnected(order.fetch))
+        def connected() -> None:  # again, when a data connection broke and the rest comes over gRPC
+            if waiting.when() is not None:
+                waiting.reschedule(None)
+                self._on_event(FetchConnected(order.fetch))
+
+        def request() -> FetchRequest:
+            asked = self._request(order, held)
+            asked.expected_bytes_per_s = order.expected_bytes_per_s or 0.0
+            return asked
+
+        def fell_back(reason: str) -> None:
+            meter.transport = GRPC
+            self._tcp.failed(peer, reason)
 
         def receiver(request: FetchRequest) -> Receiver:
             return Receiver(
@@ -218,7 +228,8 @@ class Fetches:
         )
         try:
             async with asyncio.timeout(PUSH_WAIT_S) as waiting:
-                return await self._inbox.receive(edge, lambda: self._request(order, held), receiver)
+                on_fallback = fell_back if self._tcp.takes(peer) else None
+                return await self._inbox.receive(edge, request, receiver, on_fallback)
         except TimeoutError:
             return FetchEnd(
                 ParentLossReason.UNREACHABLE, detail=f"the parent was to dial and did not within {PUSH_WAIT_S:g} s"

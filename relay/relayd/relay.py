@@ -117,6 +117,7 @@ class Relay:
             limit_uplink_bytes_per_s=options.limit_uplink_bytes_per_s,
             limit_downlink_bytes_per_s=options.limit_downlink_bytes_per_s,
             stall_floor_s=options.stall_timeout_s,
+            tcp=tcp,
         )
         self._guard, self.service = peering.guard, peering.service
         self._objects = Objects(store, peering, self._tasks, self.handle)

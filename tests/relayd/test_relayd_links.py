@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from relay_fleet import (
 )
 
 from chappe.cli.process import Process
+from chappe.hop.meter import GRPC, TCP
 from chappe.hop.probe import BUSY
 from chappe.v1 import coordinator_pb2 as pb
 from chappe.v1 import relay_pb2
@@ -168,6 +170,27 @@ async def test_a_parent_that_cannot_be_dialled_dials(fleet: Fleet, relays: Relay
         assert same_files(snapshot, tmp_path / name / "current")
     connected = await fleet.coordinator.told("r2", "parent_connected")
     assert (connected.parent, connected.epoch) == (s1.hello.worker_id, 2)
+
+
+@pytest.mark.parametrize(("transport", "carried"), [("auto", TCP), ("grpc", GRPC)])
+async def test_a_parent_that_dials_opens_the_data_connection_too(
+    fleet: Fleet, tmp_path: Path, transport: str, carried: str
+) -> None:
+    snapshot = make_snapshot(tmp_path / "model", 150 * CHUNK)
+    parent, child = await fleet.relay("r1"), await fleet.relay("r2", transport=transport)
+    s1, s2 = [await fleet.coordinator.joined(name) for name in ("r1", "r2")]
+    gate = Gate(128)  # a page
+    offered = fleet.origin.offer(snapshot, A, gate)
+    s2.say(assignment(1, [target(A, 1)], [pushed(s2, peer_of(s1), A, 2)]))
+    s1.say(assignment(2, [target(A, 1)], [pushing(edge(s1, fleet.origin.peer, A, 1), s1, s2, 2)]))
+    await fleet.coordinator.told("r2", "holding", lambda m: m.holding.chunks)
+    async with asyncio.timeout(30):
+        while {*child.relay._read().hops["downlink"], *parent.relay._read().hops["uplink"]} != {carried}:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    gate.open()
+    s2.say(assignment(3, [target(A, 1, await offered)], [pushed(s2, peer_of(s1), A, 2)]))
+    await fleet.coordinator.state("r2", pb.OBJECT_STATE_INSTALLED)
+    assert same_files(snapshot, tmp_path / "r2" / "current")
 
 
 async def test_a_child_is_moved_from_a_parent_that_dialled_to_one_that_it_dials(

@@ -17,6 +17,7 @@ is over with the first one after which all is here, or with the last one.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Protocol
 
@@ -26,6 +27,7 @@ from chappe.errors import PeerError
 from chappe.hop.source import Signal
 from chappe.hop.tcp_receive import TCP_LOST, FrameTaker, TcpInlet, TcpRoute, check_offer
 from chappe.hop.tcp_send import TcpLostError
+from chappe.hop.tcp_taken import TakenInlet
 from chappe.v1.relay_pb2 import End, EndReason, TcpMore, TcpOffer, TcpSwitch
 from chappe.wire.frames import Reply, decode_reply
 
@@ -51,12 +53,14 @@ class Inlet:
         taker: FrameTaker,
         *,
         secret: bytes = b"",
+        decode: Callable[[bytes], Reply] = decode_reply,
         on_switch: Callable[[], None],
         on_fallback: Callable[[str], None],
         on_more: Callable[[int], bool] = lambda _: False,
         whole: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`secret` is what the Fetch has said that its data connection would say. Dials at once where it can.
+        """`secret` is what the Fetch has said that its data connection would say. Dials at once where it can. `decode`
+        reads what comes on gRPC.
 
         `on_more` hears how many more connections the parent offers, and says whether they are wanted; `whole` says
         whether all that was asked for is stored.
@@ -66,7 +70,7 @@ class Inlet:
         """A data connection has said that all is sent: a parent that is silent now is there all the same."""
         self._on_more, self._whole = on_more, whole
         self._call, self._route, self._taker = call, route, taker
-        self._secret, self._offered = secret, False
+        self._secret, self._offered, self._decode = secret, False, decode
         self._on_switch, self._on_fallback = on_switch, on_fallback
         self._tcp: TcpInlet | None = None
         self._lanes: list[TcpInlet] = []  # those that are not over, once it has switched
@@ -87,7 +91,7 @@ class Inlet:
             message = await self._call.read()
             if not isinstance(message, bytes):
                 return None
-            reply = decode_reply(message)
+            reply = self._decode(message)
             if isinstance(reply, TcpOffer):
                 self._dial(reply)
             elif isinstance(reply, TcpSwitch):
@@ -95,6 +99,14 @@ class Inlet:
             else:
                 return reply, len(message)
         return await self._read_tcp()
+
+    def take_over(self, connection: socket.socket) -> None:
+        """The data connection that the parent has dialled. Takes over the socket."""
+        if self._closed or self._tcp is not None:
+            connection.close()
+            return
+        self._offered = True
+        self._tcp = TakenInlet(connection, self._taker, self._changed)
 
     def close(self) -> None:
         self._closed = True
@@ -193,7 +205,7 @@ class Inlet:
             raise
         if not isinstance(message, bytes):
             return None
-        reply = decode_reply(message)
+        reply = self._decode(message)
         if isinstance(reply, TcpMore):
             self._dial_more(reply)
             self._listen()

@@ -16,6 +16,7 @@ from chappe.clock import boot_now
 from chappe.core.manifest import LEAF_BYTES, Manifest
 from chappe.errors import ChappeError
 from chappe.hop.source import ChunkSource, Data
+from chappe.hop.tcp_dial import Dialled
 from chappe.hop.tcp_listen import Offer
 from chappe.hop.tcp_send import TcpOutlet
 from chappe.v1.relay_pb2 import EndReason
@@ -46,7 +47,7 @@ class Outlet:
     def __init__(
         self,
         write: Callable[[bytes], Awaitable[None]],
-        offer: Offer | None = None,
+        offer: Offer | Dialled | None = None,
         expected_bytes_per_s: float = 0.0,
     ) -> None:
         """`expected_bytes_per_s` is what the link should carry, 0 for no idea."""

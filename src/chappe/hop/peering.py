@@ -29,6 +29,7 @@ from chappe.hop.server import RelayService
 from chappe.hop.source import Signal
 from chappe.hop.stall import STALL_FLOOR_S
 from chappe.hop.stream import StreamBook
+from chappe.hop.tcp_routes import TcpRoutes
 
 
 class Peering:
@@ -44,8 +45,10 @@ class Peering:
         limit_uplink_bytes_per_s: float | None = None,
         limit_downlink_bytes_per_s: float | None = None,
         stall_floor_s: float = STALL_FLOOR_S,
+        tcp: TcpRoutes | None = None,
     ) -> None:
-        """`open_channel` raises UsageError for an address that is none. `on_push_end`: see `Pushes`."""
+        """`open_channel` raises UsageError for an address that is none. `on_push_end`: see `Pushes`. `tcp`: to which
+        children data connections are dialled."""
         self.catalog = Catalog()
         self.guard = EdgeGuard(worker_id, stall_timeout_s=stall_floor_s)
         self.inbox = PushInbox(self.guard)
@@ -68,6 +71,7 @@ class Peering:
             spawn=spawn,
             on_end=on_push_end,
             uplink=uplink,
+            tcp=tcp,
         )
 
     def flowing(self) -> bool:

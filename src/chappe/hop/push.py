@@ -27,11 +27,16 @@ from chappe.errors import BadTokenError, ChappeError, PeerError
 from chappe.hop.guard import EdgeGuard, Refusal
 from chappe.hop.limits import TokenBucket
 from chappe.hop.net import peer_name
+from chappe.hop.pushed import receive_pushed
 from chappe.hop.receive import FetchEnd, Receiver
 from chappe.hop.source import ChunkSource, Signal
 from chappe.hop.stream import ChildStream, StreamBook
+from chappe.hop.tcp_dial import Dialled
+from chappe.hop.tcp_listen import TcpListener
+from chappe.hop.tcp_receive import TcpRoute
+from chappe.hop.tcp_send import TcpLostError
 from chappe.v1.relay_pb2 import EdgeClaims, EdgeToken, EndReason, FetchRequest, PushHello, PushReply, PushRequest
-from chappe.wire.frames import PROTOCOL_VERSION, Reply, decode_push, encode_pushed
+from chappe.wire.frames import PROTOCOL_VERSION, decode_push, encode_pushed
 
 _PUSH = "/chappe.v1.Relay/Push"
 HANDSHAKE_S = 5.0
@@ -59,10 +64,13 @@ async def push(
     uplink: TokenBucket | None = None,
     streams: StreamBook | None = None,
     on_taken: Callable[[], None] | None = None,
+    tcp: TcpRoute | None = None,
+    on_fallback: Callable[[str], None] = lambda _: None,
 ) -> PushEnd:
     """Dial a child and serve it until it has all. The guard sees it like any child: one at a time in each slot.
 
-    `on_taken` is called when the child has said what it lacks: until then the call may be parked.
+    `on_taken` is called when the child has said what it lacks: until then the call may be parked. With `tcp` the
+    payload may go over a data connection that this side dials; `on_fallback` hears why it does not, or not any more.
     """
     ticket = guard.admit(token, source.object_id, stripe, boot_now())
     if isinstance(ticket, Refusal):
@@ -75,8 +83,23 @@ async def push(
     async def write(frame: bytes) -> None:
         await call.write(encode_pushed(frame))
 
+    async def serve(reply: PushReply, tcp: TcpRoute | None) -> EndReason:
+        dialled = None
+        if tcp is not None and reply.HasField("tcp_offer"):
+            dialled = Dialled(tcp, reply.tcp_offer, on_connected=source.signal.fire, on_fallback=on_fallback)
+        stream = ChildStream(source, reply.lacks, ticket, write, uplink=uplink, offer=dialled)
+        if dialled is not None:
+            dialled.start()
+        return await (stream.run() if streams is None else streams.run(stream))
+
     try:
-        hello = PushHello(protocol_version=PROTOCOL_VERSION, object_id=source.object_id, stripe=stripe, token=token)
+        hello = PushHello(
+            protocol_version=PROTOCOL_VERSION,
+            object_id=source.object_id,
+            stripe=stripe,
+            token=token,
+            dials_tcp=tcp is not None,
+        )
         async with asyncio.timeout(PARK_S + HANDSHAKE_S):
             await call.write(PushRequest(hello=hello).SerializeToString())
             reply = await call.read()
@@ -84,8 +107,15 @@ async def push(
             return PushEnd(EndReason.END_REASON_UNSPECIFIED, "the child said nothing")
         if on_taken is not None:
             on_taken()
-        stream = ChildStream(source, reply.lacks, ticket, write, uplink=uplink)
-        reason = await (stream.run() if streams is None else streams.run(stream))
+        try:
+            reason = await serve(reply, tcp)
+        except TcpLostError as error:
+            on_fallback(str(error))
+            async with asyncio.timeout(HANDSHAKE_S):
+                reply = await call.read()  # the child asks for the rest
+            if not isinstance(reply, PushReply):
+                return PushEnd(EndReason.END_REASON_UNSPECIFIED, str(error))
+            reason = await serve(reply, None)
         await call.done_writing()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(
@@ -131,17 +161,22 @@ class PushInbox:
         self._leaving = False
 
     async def receive(
-        self, edge: ExpectedPush, request: Callable[[], FetchRequest], receiver: Callable[[FetchRequest], Receiver]
+        self,
+        edge: ExpectedPush,
+        request: Callable[[], FetchRequest],
+        receiver: Callable[[FetchRequest], Receiver],
+        on_fallback: Callable[[str], None] | None = None,
     ) -> FetchEnd:
         """Wait for the parent of this edge and receive from it. Cancel it to close the stream. Raises StoreError.
 
-        `request` is asked for what is lacked at the moment when the parent calls. A newer `receive` for the same
+        `request` is asked for what is lacked at the moment when the parent calls. With `on_fallback` the payload may
+        come over a data connection; it hears why it does not, or not any more. A newer `receive` for the same
         (object, stripe) ends this one as EVICTED.
         """
         key = (edge.object_id, edge.stripe)
         if (older := self._waiting.pop(key, None)) is not None:
             older.finish(FetchEnd(ParentLossReason.EVICTED, detail="a newer edge replaced this one"))
-        waiting = _Waiting(edge, request, receiver, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(edge, request, receiver, on_fallback, asyncio.get_running_loop().create_future())
         self._waiting[key] = waiting
         self._changed.fire()
         try:
@@ -157,8 +192,8 @@ class PushInbox:
         self._leaving = True
         self._changed.fire()
 
-    async def serve(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """One Push call."""
+    async def serve(self, context: grpc.aio.ServicerContext[Any, Any], tcp: TcpListener | None = None) -> None:
+        """One Push call. `tcp`: where its parent may open a data connection."""
         try:
             hello = await _read_hello(context)
             claims = self._check(hello)
@@ -170,11 +205,17 @@ class PushInbox:
             raise AssertionError  # abort always raises
         if waiting.stream is not None:
             waiting.stream.cancel()  # the same parent calls again: its old stream is dead
-        waiting.stream = asyncio.ensure_future(self._receive(waiting, context))
+        stream = waiting.stream = asyncio.ensure_future(
+            self._receive(waiting, context, tcp if hello.dials_tcp else None)
+        )
         try:
-            await asyncio.wait({waiting.stream})
+            await asyncio.wait({stream})
+        except asyncio.CancelledError:
+            if waiting.stream is stream:  # what it reads now may be another connection than the call that is gone
+                waiting.finish(FetchEnd(ParentLossReason.BROKEN, detail="the parent broke off its call"))
+            raise
         finally:
-            waiting.stream.cancel()
+            stream.cancel()
 
     def _check(self, hello: PushHello) -> EdgeClaims:
         """What a call that may be parked has to show. Raises PeerError, BadTokenError."""
@@ -215,21 +256,12 @@ class PushInbox:
         if claims.epoch < edge.epoch:
             raise BadTokenError(f"the token's epoch is {claims.epoch}, the edge's {edge.epoch}")
 
-    async def _receive(self, waiting: _Waiting, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        async def read() -> tuple[Reply, int] | None:
-            message = await context.read()
-            if message is grpc.aio.EOF:
-                return None
-            reply = decode_push(message)
-            if isinstance(reply, PushHello):
-                raise PeerError("a second introduction")
-            return reply, len(message)
-
-        request = waiting.request()
-        receiver = waiting.receiver(request)
-        await context.write(PushReply(lacks=request))
+    async def _receive(
+        self, waiting: _Waiting, context: grpc.aio.ServicerContext[Any, Any], tcp: TcpListener | None
+    ) -> None:
+        receiving = receive_pushed(context, waiting.request, waiting.receiver, waiting.on_fallback, tcp)
         try:
-            waiting.finish(await receiver.run(read))
+            waiting.finish(await receiving)
         except ChappeError as error:
             waiting.fail(error)
 
@@ -239,6 +271,7 @@ class _Waiting:
     edge: ExpectedPush
     request: Callable[[], FetchRequest]
     receiver: Callable[[FetchRequest], Receiver]
+    on_fallback: Callable[[str], None] | None
     result: asyncio.Future[FetchEnd]
     stream: asyncio.Future[None] | None = None
 

@@ -27,6 +27,7 @@ from chappe.hop.guard import EdgeGuard
 from chappe.hop.limits import TokenBucket
 from chappe.hop.push import PushEnd, push
 from chappe.hop.stream import StreamBook
+from chappe.hop.tcp_routes import TcpRoutes
 from chappe.v1.relay_pb2 import EdgeToken, EndReason
 
 RETRY_S_MIN = 0.05
@@ -68,11 +69,13 @@ class Pushes:
         spawn: Callable[[str, asyncio.Task[None]], None],
         on_end: Callable[[PushEdge, PushEnd], None],
         uplink: TokenBucket | None = None,
+        tcp: TcpRoutes | None = None,
     ) -> None:
-        """`spawn` keeps the task, names it, and cancels it when the node stops."""
+        """`spawn` keeps the task, names it, and cancels it when the node stops. `tcp`: to which children data
+        connections are dialled."""
         self._catalog, self._guard, self._streams = catalog, guard, streams
         self._open_channel, self._spawn, self._on_end = open_channel, spawn, on_end
-        self._uplink = uplink
+        self._uplink, self._tcp = uplink, tcp
         self._calls: dict[tuple[str, int, int, PeerRef, int], _Call] = {}
 
     def assign(self, edges: Iterable[PushEdge]) -> None:
@@ -135,6 +138,10 @@ class Pushes:
         def taken() -> None:
             call.taken = True
 
+        def fell_back(reason: str) -> None:
+            if self._tcp is not None:
+                self._tcp.failed(edge.order.child, reason, dialled=True)
+
         source = self._catalog.get(edge.object_id)
         if source is None:
             return None
@@ -149,6 +156,8 @@ class Pushes:
                     uplink=self._uplink,
                     streams=self._streams,
                     on_taken=taken,
+                    tcp=None if self._tcp is None else self._tcp.to(edge.order.child),
+                    on_fallback=fell_back,
                 )
         except UsageError as error:  # an address that is none
             return PushEnd(EndReason.END_REASON_UNSPECIFIED, str(error))

@@ -149,7 +149,7 @@ class RelayService:
 
     async def _push(self, _requests: object, context: Context) -> None:
         assert self._inbox is not None
-        await self._inbox.serve(context)
+        await self._inbox.serve(context, self.tcp)
 
     async def _probe(self, _requests: object, context: Context) -> None:
         assert self._probes is not None

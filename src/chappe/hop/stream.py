@@ -32,6 +32,7 @@ from chappe.hop.meter import HopMeter, HopMeters
 from chappe.hop.outlet import Outlet
 from chappe.hop.source import ChunkSource, Signal, SourceState
 from chappe.hop.stall import stall_timeout_s
+from chappe.hop.tcp_dial import Dialled
 from chappe.hop.tcp_lanes import Lanes, OfferMore
 from chappe.hop.tcp_listen import Offer
 from chappe.hop.tcp_send import TcpLostError, TcpOutlet
@@ -54,7 +55,7 @@ class ChildStream:
         write: Callable[[bytes], Awaitable[None]],
         *,
         uplink: TokenBucket | None = None,
-        offer: Offer | None = None,
+        offer: Offer | Dialled | None = None,
         offer_more: OfferMore | None = None,
         streams: int = 1,
     ) -> None:

@@ -2,7 +2,7 @@
 
     offer ──▶ secret ──gRPC──▶ child ──connect, [TLS], hello──▶ secret offered, not used, not expired? no ─▶ it waits
                                                                  same host and certificate as the Fetch? no ─▶ closed
-                                                                 yes ─▶ TcpOutlet in the offer, `on_connected`
+                                                                 yes ─▶ it is in the offer, `on_connected`
     child ──connect, [TLS], hello with a secret of its own──▶ waits for its Fetch (`chappe.hop.tcp_early`)
       └─────Fetch with that secret ──▶ offer ──▶ there already, same host and certificate: nothing has to be said
 
@@ -25,7 +25,7 @@ from urllib.parse import unquote
 from chappe.errors import ConfigError, UsageError
 from chappe.hop.net import Address, Tls, parse_address
 from chappe.hop.tcp_early import Caller, EarlyCallers, plain_host
-from chappe.hop.tcp_send import TcpOutlet
+from chappe.hop.tcp_send import TcpOutlet, open_outlet
 from chappe.hop.tcp_sockets import SOCKET_ERRORS, server_context, step
 from chappe.wire.tcp_frames import HELLO_BYTES, SECRET_BYTES, decode_hello
 
@@ -48,32 +48,37 @@ class Offer:
     name: str | None  # whose certificate it must show
     on_connected: Callable[[], None]
     _forget: Callable[[Offer], None]
-    _outlet: TcpOutlet | None = field(default=None, init=False)
+    _connection: socket.socket | None = field(default=None, init=False)
     _open: bool = field(default=True, init=False)
 
     @property
     def here(self) -> bool:
         """The connection is there, and not taken yet."""
-        return self._outlet is not None
+        return self._connection is not None
 
     def take(self) -> TcpOutlet | None:
-        """The connection once it is there: given away once."""
-        outlet, self._outlet = self._outlet, None
-        return outlet
+        """The connection once it is there, to send on: given away once."""
+        connection = self.take_connection()
+        return None if connection is None else open_outlet(connection)
+
+    def take_connection(self) -> socket.socket | None:
+        """The same, as a blocking socket: the taker's to close."""
+        connection, self._connection = self._connection, None
+        return connection
 
     def close(self) -> None:
         self._open = False
         self._forget(self)
-        if self._outlet is not None:
-            self._outlet.close()
-            self._outlet = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def connected(self, connection: socket.socket) -> None:
         """Takes over the socket. For the listener."""
         if not self._open:
             connection.close()
             return
-        self._outlet = TcpOutlet(connection)
+        self._connection = connection
         self.on_connected()
 
 

@@ -27,7 +27,7 @@ import grpc
 
 from chappe.errors import PeerError
 from chappe.hop.net import Address, Tls
-from chappe.hop.tcp_sockets import SOCKET_ERRORS, certificate_names, client_context, shut_down
+from chappe.hop.tcp_sockets import SOCKET_ERRORS, check_name, client_context, shut_down
 from chappe.v1.relay_pb2 import TcpMore, TcpOffer, TcpSwitch
 from chappe.wire.frames import ChunkBatch, Reply, decode_reply
 from chappe.wire.tcp_frames import (
@@ -191,7 +191,7 @@ class TcpInlet:
             self._connection = secured
         try:
             secured.do_handshake()
-            _check_name(secured, self._route.expected_name)
+            check_name(secured, self._route.expected_name)
         except BaseException:
             secured.close()
             raise
@@ -252,11 +252,6 @@ class _RefusedError(Exception):
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
         self.cause = cause
-
-
-def _check_name(secured: ssl.SSLSocket, expected_name: str) -> None:
-    if expected_name not in certificate_names(secured):
-        raise OSError(f"the certificate is not that of {expected_name!r}")
 
 
 def _fill(connection: socket.socket, view: memoryview, before: int) -> int:

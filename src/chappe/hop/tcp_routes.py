@@ -1,4 +1,4 @@
-"""From which parents a node takes a data connection. One that has failed is left alone for a while: gRPC carries it.
+"""With which peers a node has data connections. One that has failed is left alone for a while: gRPC carries it.
 
 Told to the log once for each parent and reason, not for every fetch.
 """
@@ -31,18 +31,24 @@ class TcpRoutes:
 
     def to(self, parent: PeerRef) -> TcpRoute | None:
         """How its data connections are dialled, None to do without. Raises UsageError for an address that is none."""
-        if not self._on or self._now() < self._until.get(parent.worker_id, 0.0):
+        if not self.takes(parent):
             return None
         return TcpRoute.to(parse_address(parent.address), self._tls, parent.name, parent.data_port, self._streams)
 
-    def failed(self, parent: PeerRef, reason: str) -> None:
-        """A data connection could not be opened, broke, or carried nothing any more."""
-        self._until[parent.worker_id] = self._now() + LEAVE_ALONE_S
-        if self._said.get(parent.worker_id) != reason:
-            self._said[parent.worker_id] = reason
+    def takes(self, parent: PeerRef) -> bool:
+        """Whether one that this parent dials is taken."""
+        return self._on and self._now() >= self._until.get(parent.worker_id, 0.0)
+
+    def failed(self, peer: PeerRef, reason: str, *, dialled: bool = False) -> None:
+        """A data connection could not be opened, broke, or carried nothing any more. `dialled`: the peer is a child,
+        and this node has dialled it."""
+        self._until[peer.worker_id] = self._now() + LEAVE_ALONE_S
+        if self._said.get(peer.worker_id) != reason:
+            self._said[peer.worker_id] = reason
             log.warning(
-                "the payload from %s comes over gRPC: its data connection failed (%s). Open the port of its "
+                "the payload %s %s goes over gRPC: its data connection failed (%s). Open the port of its "
                 "--data-listen, or start it with --data-listen off",
-                parent.name,
+                "to" if dialled else "from",
+                peer.name,
                 reason,
             )

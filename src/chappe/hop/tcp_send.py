@@ -58,6 +58,15 @@ class _Job:
     done: asyncio.Future[Any]
 
 
+def open_outlet(connection: socket.socket) -> TcpOutlet | None:
+    """None for a connection that has broken meanwhile."""
+    try:
+        return TcpOutlet(connection)
+    except OSError:
+        connection.close()
+        return None
+
+
 class TcpOutlet:
     """Takes over a connected, blocking socket. All methods on the event loop's thread, except where it says."""
 

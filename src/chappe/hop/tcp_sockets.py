@@ -68,6 +68,12 @@ def certificate_names(connection: ssl.SSLSocket) -> set[str]:
     return names | set(also.get_values_for_type(x509.DNSName))
 
 
+def check_name(connection: ssl.SSLSocket, expected_name: str) -> None:
+    """Raises OSError when the other side is not who it should be."""
+    if expected_name not in certificate_names(connection):
+        raise OSError(f"the certificate is not that of {expected_name!r}")
+
+
 def set_unsent_limit(connection: socket.socket, size_bytes: int) -> None:
     """How much may wait in the kernel that has not been sent: what a child that is moved would wait behind."""
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)

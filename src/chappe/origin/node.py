@@ -35,6 +35,7 @@ from chappe.hop.push import PushEnd
 from chappe.hop.pushes import PushEdge
 from chappe.hop.server import RELAY_SERVICE
 from chappe.hop.tcp_listen import TcpListener, data_address
+from chappe.hop.tcp_routes import TcpRoutes
 from chappe.origin.session import OriginSession
 from chappe.publication import PublicationWanted
 from chappe.units import parse_rate
@@ -142,6 +143,7 @@ class OriginNode:
             spawn=self._keep,
             on_push_end=_log_push,
             limit_uplink_bytes_per_s=settings.limit_uplink_bytes_per_s,
+            tcp=TcpRoutes(settings.tls, on=settings.data is not None),
         )
         self.catalog = self._peering.catalog
         self.closed = False

@@ -264,16 +264,18 @@ class FetchReply(_message.Message):
     def __init__(self, header: _Optional[_Union[HeaderPart, _Mapping]] = ..., page: _Optional[_Union[Page, _Mapping]] = ..., chunks: _Optional[_Union[Chunks, _Mapping]] = ..., watermark: _Optional[_Union[Watermark, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., tcp_offer: _Optional[_Union[TcpOffer, _Mapping]] = ..., tcp_switch: _Optional[_Union[TcpSwitch, _Mapping]] = ..., tcp_more: _Optional[_Union[TcpMore, _Mapping]] = ...) -> None: ...
 
 class PushHello(_message.Message):
-    __slots__ = ("protocol_version", "object_id", "stripe", "token")
+    __slots__ = ("protocol_version", "object_id", "stripe", "token", "dials_tcp")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     STRIPE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    DIALS_TCP_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     object_id: str
     stripe: int
     token: EdgeToken
-    def __init__(self, protocol_version: _Optional[int] = ..., object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., token: _Optional[_Union[EdgeToken, _Mapping]] = ...) -> None: ...
+    dials_tcp: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., token: _Optional[_Union[EdgeToken, _Mapping]] = ..., dials_tcp: _Optional[bool] = ...) -> None: ...
 
 class PushRequest(_message.Message):
     __slots__ = ("hello", "reply")
@@ -284,10 +286,12 @@ class PushRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[PushHello, _Mapping]] = ..., reply: _Optional[_Union[FetchReply, _Mapping]] = ...) -> None: ...
 
 class PushReply(_message.Message):
-    __slots__ = ("lacks",)
+    __slots__ = ("lacks", "tcp_offer")
     LACKS_FIELD_NUMBER: _ClassVar[int]
+    TCP_OFFER_FIELD_NUMBER: _ClassVar[int]
     lacks: FetchRequest
-    def __init__(self, lacks: _Optional[_Union[FetchRequest, _Mapping]] = ...) -> None: ...
+    tcp_offer: TcpOffer
+    def __init__(self, lacks: _Optional[_Union[FetchRequest, _Mapping]] = ..., tcp_offer: _Optional[_Union[TcpOffer, _Mapping]] = ...) -> None: ...
 
 class ProbeMessage(_message.Message):
     __slots__ = ("protocol_version", "want_bytes", "token", "seconds_max", "got_bytes", "got_seconds", "refused", "filler")

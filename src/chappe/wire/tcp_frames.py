@@ -1,6 +1,7 @@
 """What is said on a hop's bare TCP connection. Everything here is read from a peer: no length is believed unchecked.
 
     child:   "chappe1\\n" and the 32 bytes of `TcpOffer.secret`, then nothing more
+             (where the parent dials, it is the parent that says this, and the child answers with the byte 1)
     parent:  frames:   kind u32 | length u32 | index u64   little-endian, then `length` bytes
              kind 1    a chunk: `index` is its number, the bytes are its own
              kind 2    a FetchReply without chunks, serialized; `index` is 0
@@ -19,6 +20,8 @@ from chappe.core.manifest import CHUNK_BYTES_MAX
 from chappe.errors import PeerError
 
 SECRET_BYTES = 32
+TAKEN = b"\x01"
+"""What a child answers to the hello of a parent that has dialled it."""
 _MAGIC = b"chappe1\n"
 HELLO_BYTES = len(_MAGIC) + SECRET_BYTES
 _HEAD = struct.Struct("<IIQ")
