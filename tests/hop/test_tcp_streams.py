@@ -17,6 +17,7 @@ from tcp_rig import CHUNK, FileOrigin, Held, MuteChild, become, listener_of, pay
 from chappe.core.reasons import ParentLossReason
 from chappe.hop.meter import GRPC, TCP
 from chappe.hop.net import Tls
+from chappe.hop.tcp_receive import TcpInlet
 from chappe.hop.tcp_sockets import shut_down
 from chappe.v1.relay_pb2 import EndReason
 from chappe.wire.tcp_frames import STREAMS_MAX, FrameKind, decode_head
@@ -90,6 +91,26 @@ async def test_several_connections_carry_one_payload_and_nothing_twice(
     assert held.meter.transport == TCP
     assert not held.fallbacks
     assert sorted(source.opened if isinstance(source, FileOrigin) else source.reads) == list(range(60))
+
+
+@pytest.mark.parametrize("streams", [0, 1, 3])
+async def test_pages_that_have_gone_on_grpc_do_not_go_again(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, streams: int
+) -> None:
+    """The connection is there when chunks have waited for it long enough, and gone on gRPC."""
+    connect, go = TcpInlet._connect, threading.Event()
+    monkeypatch.setattr(TcpInlet, "_connect", lambda inlet: go.wait(30) and connect(inlet))
+    source = MemoryOrigin(payload_of(40))
+    parent, child = await serve(stack, source), await start_node(stack, "child")
+    held = Held(source, parent, child, tcp=replace(route_to(parent), streams=streams))
+    source.release(20)
+    held.start()
+    await until(child.object.signal, lambda: len(child.object.ledger.held) == 20)
+    go.set()
+    await held.on_tcp()
+    source.release()
+    assert (await asyncio.wait_for(held.task, 60)).reason is None
+    assert child.object.payload() == payload_of(40)
 
 
 @pytest.mark.parametrize("which", [0, 2])

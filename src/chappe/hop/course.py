@@ -93,7 +93,7 @@ class Course:
         self._taken = 0  # chunks, of a stripe
         self._cursor = Cursor()
         self._returned: list[int] = []  # chunks that were taken, and did not get there: they go first
-        self._track = Track()  # where there is one connection only
+        self._track = Track()  # gRPC's
         self._lock = threading.RLock()
 
     @property
@@ -124,6 +124,11 @@ class Course:
                 self._restrict(manifest)
         held = self._source.ledger.held
         return sum(b - a for start, stop in self._wanted for a, b in held.within(start, stop)) * manifest.chunk_bytes
+
+    def track(self) -> Track:
+        """Of a data connection: what has gone on gRPC before is there when the child begins to read it."""
+        with self._lock:
+            return Track(self._track.next_page)
 
     def next(self, now: float, chunks_max: Callable[[Manifest], int], track: Track | None = None) -> Step:
         """Moves on: what it returns is to be written, on this track. `chunks_max`: how many chunks may go at once."""

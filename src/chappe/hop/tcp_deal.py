@@ -37,8 +37,8 @@ class Lane:
     """One data connection. `dealt`: chunks, and behind which byte of the connection each ended (None: not yet)."""
 
     outlet: TcpOutlet
+    track: Track
     share: Share | None = None
-    track: Track = field(default_factory=Track)
     bell: Bell = field(default_factory=Bell)
     busy: bool = False
     """With chunks that it was dealt; until it asks for more."""
@@ -66,7 +66,7 @@ class Deal:
 
     def join(self, outlet: TcpOutlet) -> Lane:
         with self._lock:
-            lane = Lane(outlet)
+            lane = Lane(outlet, self._course.track())
             if self.turns is not None and self._stripe is not None:
                 others = [other.share for other in self._lanes if other.share is not None]
                 lane.share = self.turns.join_beside(others[0]) if others else self.turns.join(*self._stripe)
