@@ -119,6 +119,32 @@ def test_a_doubted_chunk_waits_until_it_has_been_looked_at() -> None:
     assert rig.step(b).chunks == [0]
 
 
+def test_nobody_says_that_all_is_sent_while_a_chunk_is_looked_at() -> None:
+    rig = Rig()
+    a, b = rig.lanes
+    assert rig.step(a).chunks == [0, 1]
+    while isinstance(rig.step(b), Carry):
+        continue
+    assert rig.deal.broke(a, 1)
+    assert rig.step(b).chunks == [0]
+    assert isinstance(rig.step(b), Dry)
+    rig.deal.looked_at(1)
+    assert rig.step(b).chunks == [1]
+    assert rig.step(b) == Ended(EndReason.END_REASON_COMPLETE)
+
+
+def test_who_waits_for_the_end_is_woken_by_it() -> None:
+    rig = Rig()
+    a, b = rig.lanes
+    rig.step(a)
+    while isinstance(rig.step(b), Carry):
+        continue
+    b.bell.wait(0.0)  # what has rung by now
+    assert isinstance(rig.deal.next(a, rig.now + 1.0, lambda _: 2), Mark)  # between its last chunk and the end
+    assert rig.step(a) == Ended(EndReason.END_REASON_COMPLETE)
+    assert not b.bell._lock.locked()
+
+
 def test_the_last_one_and_one_that_breaks_after_all_was_sent_give_nothing_back() -> None:
     rig = Rig()
     a, b = rig.lanes

@@ -15,8 +15,10 @@ from fakes import MemoryOrigin, Node, start_node, until
 from tcp_rig import CHUNK, FileOrigin, Held, MuteChild, become, listener_of, payload_of, route_to, serve
 
 from chappe.core.reasons import ParentLossReason
+from chappe.hop.course import Dry
 from chappe.hop.meter import GRPC, TCP
 from chappe.hop.net import Tls
+from chappe.hop.tcp_deal import Deal
 from chappe.hop.tcp_receive import TcpInlet
 from chappe.hop.tcp_sockets import shut_down
 from chappe.v1.relay_pb2 import EndReason
@@ -127,6 +129,33 @@ async def test_a_chunk_that_is_long_under_way_keeps_no_other_waiting(
     assert (await asyncio.wait_for(held.task, 60)).reason is None
     assert held.child.object.payload() == payload_of(60)
     assert len(source.reads) == 60
+
+
+async def test_a_connection_without_work_is_no_progress_of_one_that_is_stuck(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a child that takes nothing any more keeps its slot."""
+    step, dry = Deal.next, threading.Semaphore(0)
+
+    def stepped(*arguments: Any) -> Any:
+        if isinstance(found := step(*arguments), Dry):
+            dry.release()
+        return found
+
+    source = MemoryOrigin(payload_of(60))
+    held = await started_on(stack, source, streams=2)
+    stuck = Stuck(monkeypatch, outlets_of(held.parent)[1])
+    source.release()
+    await until(held.child.object.signal, lambda: len(held.child.object.ledger.held) == 59)
+    (ticket,) = held.parent.guard.children()
+    monkeypatch.setattr(Deal, "next", stepped)
+    await asyncio.to_thread(dry.acquire)  # from now on it has nothing else to do
+    ticket.progressed_s = 0.0
+    for _ in range(2):
+        await asyncio.to_thread(dry.acquire)
+    assert ticket.progressed_s == 0.0
+    stuck.go.set()
+    assert (await asyncio.wait_for(held.task, 60)).reason is None
 
 
 @pytest.mark.parametrize("which", [0, 2])

@@ -56,6 +56,7 @@ class Deal:
         self._stripe = stripe
         self.turns = None if stripe is None else turns
         self._lanes: list[Lane] = []
+        self._doubted: set[int] = set()  # chunks of lanes that broke, until they have been looked at
         self._ended = False  # a lane has said that all is sent
         self._looked_s = -math.inf
         self._lock = threading.RLock()
@@ -86,7 +87,7 @@ class Deal:
     def next(self, lane: Lane, now: float, chunks_max: Callable[[Manifest], int]) -> Step:
         """See `Course.next`."""
         with self._lock:
-            was_busy, lane.busy = lane.busy, False
+            lane.busy = False
             if self._most > 1 and now - self._looked_s >= _LOOK_S:
                 self._looked_s = now
                 self._break_off_silent(lane)
@@ -98,10 +99,10 @@ class Deal:
                         self._forget_acknowledged(lane)
                         lane.dealt.extend((chunk, None) for chunk in chunks)
                 case Ended(EndReason.END_REASON_COMPLETE):
-                    if any(other.busy for other in self._lanes):
+                    if self._doubted or any(other.busy for other in self._lanes):
                         return Dry(now + _WAIT_S)
-                    self._ended = True
-                    if was_busy:
+                    if not self._ended:
+                        self._ended = True
                         self._ring()
             return step
 
@@ -138,12 +139,15 @@ class Deal:
                 return False
             self._course.give_back(chunk for chunk, _ in lane.dealt if chunk != doubted)
             lane.dealt.clear()
+            if doubted is not None:
+                self._doubted.add(doubted)
             self.leave(lane)
             return True
 
     def looked_at(self, chunk: int) -> None:
         """A doubted one: it goes again, once it is held."""
         with self._lock:
+            self._doubted.discard(chunk)
             self._course.give_back([chunk])
             self._ring()
 

@@ -91,8 +91,8 @@ class Feed:
             now = boot_now()
             match deal.next(self._lane, now, self._chunks_max):
                 case Dry(until_s):
-                    ticket.progress(now)  # it has all that there is
                     if deal.idle(self._lane):
+                        ticket.progress(now)  # it has all that there is
                         self._meter.idle(now)
                     if self._turns is not None and self._share is not None:
                         self._turns.rest(self._share)
