@@ -47,3 +47,15 @@ async def test_a_limit_lets_pass_chunk_by_chunk_what_came_as_one_batch() -> None
     assert held == list(range(1, CHUNKS))  # before each of the others its forerunner was there, and no more
     assert child.payload() == origin.payload()
     assert clock[0] * 1e6 == pytest.approx(size_bytes, abs=(1 << 16) + 100)
+
+
+def test_of_several_connections_each_may_be_in_the_middle_of_a_chunk() -> None:
+    origin, child = MemoryOrigin(os.urandom(CHUNKS << 20), chunk_bytes=1 << 20), MemoryObject()
+    child.put_header(origin.header_bytes or b"")
+    request = build_request(child, 0, token("o", "r"), ())
+    request.streams = 4
+    receiver = Receiver(request, child, expected_bytes_per_s=1e6)
+    receiver.switched()
+    one_s = receiver._patience_s()
+    assert receiver.more(3)
+    assert receiver._patience_s() == pytest.approx(4 * one_s)

@@ -158,13 +158,31 @@ def test_the_last_one_and_one_that_breaks_after_all_was_sent_give_nothing_back()
     assert not rig.deal.broke(b, None)
 
 
+def look(rig: Rig, lane: Lane, *silent: int) -> list[bool]:
+    for outlet, times in zip(rig.outlets, silent, strict=True):
+        outlet.silent = times
+    rig.now += 10.0
+    rig.deal.next(lane, rig.now, lambda _: 2)
+    return [outlet.broken_off for outlet in rig.outlets]
+
+
 def test_a_silent_one_is_broken_off_by_another() -> None:
     rig = Rig()
     a, _ = rig.lanes
-    rig.outlets[0].silent = rig.outlets[1].silent = 4
-    rig.now = 10.0
-    rig.step(a)
-    assert [outlet.broken_off for outlet in rig.outlets] == [False, True]
+    assert look(rig, a, 0, 1) == [False, False]
+    assert look(rig, a, 0, 3) == [False, False]
+    assert look(rig, a, 0, 4) == [False, True]
+
+
+def test_when_the_path_was_gone_none_is_broken_off_that_has_not_heard_yet_that_it_is_back() -> None:
+    rig = Rig(3)
+    a, b, _ = rig.lanes
+    assert look(rig, a, 5, 5, 5) == [False] * 3
+    assert look(rig, a, 0, 5, 5) == [False] * 3
+    assert look(rig, a, 0, 6, 0) == [False] * 3
+    assert look(rig, a, 0, 0, 0) == [False] * 3
+    assert look(rig, b, 4, 0, 4) == [False] * 3
+    assert look(rig, b, 0, 0, 6) == [False, False, True]
 
 
 def test_the_weight_of_a_hop_is_the_hops() -> None:

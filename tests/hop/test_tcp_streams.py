@@ -7,6 +7,7 @@ import contextlib
 import threading
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,7 @@ async def test_what_a_connection_that_is_gone_had_goes_on_the_others(
     if how == "breaks":
         stuck.breaks()
     else:
-        monkeypatch.setattr(outlet, "unanswered", lambda: 4)
+        monkeypatch.setattr(outlet, "unanswered", count(2, 2).__next__)
         await asyncio.to_thread(outlet._connection.recv, 1)  # the others notice, and shut it down
         stuck.go.set()
     assert (await asyncio.wait_for(held.task, 60)).reason is None

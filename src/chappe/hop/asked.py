@@ -43,6 +43,11 @@ class Asked:
         """A thread has a chunk in hand: the parent is not the one to be waited for."""
         return self._storing > 0
 
+    @property
+    def connections(self) -> int:
+        """For all of it together; those that never came count."""
+        return 1 + self._more
+
     def begin_storing(self) -> None:
         with self._lock:
             self._storing += 1

@@ -140,9 +140,10 @@ class Receiver:
             return 2 * self._stall_floor_s
         rates = (self._expected_bytes_per_s, self._meter.goodput_bytes_per_s())
         manifest = self._sink.manifest
+        chunk_bytes = LEAF_BYTES if manifest is None else manifest.chunk_bytes
         return stall_timeout_s(
             self._stall_floor_s,
-            LEAF_BYTES if manifest is None else manifest.chunk_bytes,
+            self._asked.connections * chunk_bytes,  # each has one under way
             min((rate for rate in rates if rate), default=None),
         )
 

@@ -6,7 +6,7 @@
 
 A lane says that all is sent only when no other is still at something that might come back: what is acknowledged later
 than that, and lost all the same, the child asks for anew. A lane whose segments nobody answers while another lane's
-are is broken off; the last one is never.
+are, time after time, is broken off; the last one is never.
 
 The child takes a chunk that comes twice, once: its host may have had it when the acknowledgement was lost.
 """
@@ -28,6 +28,8 @@ from chappe.v1.relay_pb2 import EndReason
 
 UNANSWERED_MAX = 4
 """Timeouts in a row after which a lane is broken off: one segment in 10^8 at a loss of 1 %."""
+UNANSWERED_MORE = 2
+"""Of them since another was answered: when a path comes back, lanes hear of it one after the other."""
 _LOOK_S = 0.5
 _WAIT_S = 0.5
 
@@ -40,6 +42,8 @@ class Lane:
     track: Track
     share: Share | None = None
     bell: Bell = field(default_factory=Bell)
+    silent_at: int | None = None
+    """Its timeouts in a row when another that was answered first saw that it has any."""
     busy: bool = False
     """With chunks that it was dealt; until it asks for more."""
     dealt: deque[tuple[int, int | None]] = field(default_factory=deque)
@@ -157,8 +161,15 @@ class Deal:
             lane.dealt.popleft()
 
     def _break_off_silent(self, lane: Lane) -> None:
+        if lane.outlet.unanswered():
+            return  # perhaps it is the path
         for other in self._lanes:
-            if other is not lane and other.outlet.unanswered() >= UNANSWERED_MAX:
+            unanswered = other.outlet.unanswered()
+            if not unanswered:
+                other.silent_at = None
+            elif other.silent_at is None:
+                other.silent_at = unanswered
+            elif unanswered >= max(UNANSWERED_MAX, other.silent_at + UNANSWERED_MORE):
                 other.outlet.break_off()
 
     def _ring(self) -> None:
