@@ -162,14 +162,20 @@ class Fetches:
         except UsageError as error:
             return FetchEnded(order.fetch, ParentLossReason.UNREACHABLE, str(error))
         except StoreError as error:
-            self._on_event(progress_of(held))
+            self._tell_progress(held)
             return FetchEnded(order.fetch, fault_of(error), str(error))
-        self._on_event(progress_of(held))  # before the end, so that nobody asks again for what has just come
+        self._tell_progress(held)  # before the end, so that nobody asks again for what has just come
         progressed = before != _stored(held)
         self._stalls.ended(
             order.source.peer.worker_id, stalled=reason is ParentLossReason.STALLED, progressed=progressed
         )
         return FetchEnded(order.fetch, reason, detail, rejected, progressed)
+
+    def _tell_progress(self, held: StoredObject) -> None:
+        if (
+            held.state is SourceState.OPEN
+        ):  # else it is received from scratch, or not at all: what this held is not here
+            self._on_event(progress_of(held))
 
     async def _receive(self, order: OpenFetch, held: StoredObject) -> FetchEnd:
         peer = order.source.peer

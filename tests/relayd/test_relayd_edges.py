@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from relay_fleet import Fleet, PeerAt, assignment, edge, make_snapshot, peer_of, same_files, target
@@ -11,6 +12,9 @@ from relayd.edges import fault_of, watch
 
 from chappe.core.relay_events import ChunksDropped, LocalFault, Progress, RelayEvent
 from chappe.errors import DiskFullError, StoreError
+from chappe.hop.client import FetchEnd, fetch
+from chappe.hop.objects import StoredObject
+from chappe.hop.source import SourceState
 from chappe.hop.store import Store
 from chappe.v1 import coordinator_pb2 as pb
 
@@ -99,6 +103,32 @@ async def test_rot_in_a_landed_copy_is_found_by_a_child_and_mended(tmp_path: Pat
         reader.seek(5 * CHUNK)
         assert reader.read(4) == b"rot!"
         reader.close()
+
+
+async def test_a_fetch_that_ends_after_its_object_was_given_up_claims_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The root was wrong, so what it has brought is not here any more: it is fetched again, and not landed again."""
+    given_up: list[object] = []
+
+    async def fetch_late(channel: Any, request: Any, sink: StoredObject, **options: Any) -> FetchEnd:
+        end = await fetch(channel, request, sink, **options)
+        if not given_up:
+            while sink.state is SourceState.OPEN:
+                await sink.signal.wait(sink.signal.count)
+            given_up.append(sink)
+        return end
+
+    monkeypatch.setattr("relayd.edges.fetch", fetch_late)
+    async with Fleet(tmp_path) as fleet:
+        await fleet.relay("r1")
+        s1 = await fleet.coordinator.joined("r1")
+        await fleet.origin.offer(make_snapshot(tmp_path / "m", 4 * CHUNK), A)
+        lie = "xxh3_128:" + "0" * 32
+        s1.say(assignment(1, [target(A, 1, lie)], [edge(s1, fleet.origin.peer, A, 1)]))
+        failed = await fleet.coordinator.state("r1", pb.OBJECT_STATE_FAILED)
+        assert "second transfer" in failed.reason
+    assert len(given_up) == 1
 
 
 async def test_a_parent_with_an_impossible_address_is_unreachable(tmp_path: Path) -> None:
