@@ -65,7 +65,7 @@ class AsyncPublisher(OpenOrigin):
         *,
         payload: str = "auto",
         until: float = 1.0,
-        topology: str = "chains",
+        topology: str = "auto",
         chains: int = 0,
         adapter_of: str | None = None,
         t_train_s: float | None = None,
@@ -75,6 +75,8 @@ class AsyncPublisher(OpenOrigin):
         A path (one .safetensors file, or a Hugging Face directory) is checked and served in place: its files must not
         change until the publication is done, and one that does fails it. Tensors are copied once and may change as soon
         as this returns. `version` None takes the next one; `chains` 0 leaves their number to the planner.
+        `topology` auto takes stripes where all links are known and unequal enough, else `chains`; `striped` takes them
+        where links are only assumed, too.
         `payload` auto sends a delta to the workers that hold what was published last, where it is kept here and that
         saves bytes, and the full snapshot to all others, compressed where that is sooner; `delta` fails where not all
         can take one, `full` and `compressed` send that to everybody.
@@ -128,7 +130,7 @@ class AsyncPublisher(OpenOrigin):
         *,
         payload: str = "auto",
         until: float = 1.0,
-        topology: str = "chains",
+        topology: str = "auto",
         chains: int = 0,
     ) -> AsyncPublication:
         """Publish the bytes of an older version again, as a new one: a delta to the workers that hold what is out now.

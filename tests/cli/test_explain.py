@@ -32,8 +32,17 @@ def status(topology: str, *chains: tuple[str, ...], demoted: bool = False) -> pb
 
 
 def test_stripes_say_who_feeds_it_and_whom_it_feeds_in_each() -> None:
-    found = explained(status("striped", ("a", "b"), ("c",), ("b", "c"), ("a",)), "b")
+    answer = status("auto", ("a", "b"), ("c",), ("b", "c"), ("a",))
+    (publication,) = answer.publications
+    for chain, stripe in zip(publication.chains, (0, 0, 1, 1), strict=True):
+        chain.stripe = stripe
+    publication.stripe_weights.extend((1, 3))
+    publication.payload_bytes, publication.layout_reason = 7_000_000, "2 stripes for 3 unequal workers"
+    publication.rate_bytes_per_s, publication.striped_s, publication.plain_s = 800_000.0, 9.0, 12.0
+    found = explained(answer, "b")
     assert found["publication"]["stripes"] == 2
+    assert found["publication"]["bound_bytes_per_s"] == 1e6
+    assert found["publication"]["sends_share"] == 0.75
     assert found["publication"]["inner"] == 1
     assert [(p["stripe"], p["parent"], p["child"]) for p in found["publication"]["places"]] == [
         (0, "a", None),
@@ -42,14 +51,22 @@ def test_stripes_say_who_feeds_it_and_whom_it_feeds_in_each() -> None:
     shown = "\n".join(lines(found))
     assert "why b" in shown
     assert "2 stripes, sends in 1 of them, floor 7" in shown
-    assert "stripe 0: fed by a, feeds nobody" in shown
-    assert "stripe 1: fed by the publisher, feeds c" in shown
+    assert "stripe 0 (25%): fed by a, feeds nobody" in shown
+    assert "stripe 1 (75%): fed by the publisher, feeds c" in shown
+    assert "2 stripes for 3 unequal workers" in shown
+    assert "R, into every worker: 6.4 Mbit/s of 8 Mbit/s that no topology beats" in shown
+    assert "it passes on 75% of R, 4.8 Mbit/s" in shown
+    assert "expected: striped 9" in shown
+    assert ", plain 12" in shown
     assert "uplink 8 Mbit/s, measured 3" in shown
     assert "downlink 16 Mbit/s, declared" in shown
 
 
 def test_a_plain_chain_and_a_star() -> None:
-    assert "a plain chain" in "\n".join(lines(explained(status("chains", ("a", "b", "c")), "b")))
+    shown = "\n".join(lines(explained(status("chains", ("a", "b", "c")), "b")))
+    assert "a plain chain" in shown
+    assert "expected" not in shown, "nothing was compared"
+    assert "R, into" not in shown
     assert "a star" in "\n".join(lines(explained(status("star", ("a",), ("b",), ("c",)), "b")))
 
 

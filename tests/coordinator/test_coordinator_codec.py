@@ -39,7 +39,7 @@ ORIGIN = codec.decode_hello(hello(role=pb.ROLE_ORIGIN, worker_id="o1", name="ori
 
 def test_hello_is_decoded_whole() -> None:
     message = hello(downlink_bytes_per_s=2e6, price_per_hour=0.5, rollouts_per_second=3.0, assignment_epoch=9)
-    message.data_port = 7402
+    message.data_port, message.stripes = 7402, True
     message.holdings.add(
         object_id=OBJECT,
         version=4,
@@ -66,7 +66,9 @@ def test_hello_is_decoded_whole() -> None:
         assignment_epoch=9,
         data_port=7402,
     )
-    assert codec.decode_hello(hello(uplink_bytes_per_s=0), 1).uplink_bytes_per_s is None
+    bare = codec.decode_hello(hello(uplink_bytes_per_s=0), 1)
+    assert bare.uplink_bytes_per_s is None
+    assert not bare.stripes, "a release that knows them says so"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 from chappe.coordinator.metrics import CoordinatorMetrics
 from chappe.core.effects import Count
 from chappe.core.reasons import RebuildReason
-from chappe.core.status import FractionsView, PublicationView, RelayState, RelayView, StatusView
+from chappe.core.views import ChainView, FractionsView, PublicationView, RelayState, RelayView, StatusView
 
 PUBLICATION = PublicationView(
     run="r",
@@ -28,7 +28,7 @@ PUBLICATION = PublicationView(
     installed_fraction=1.0,
     t_bcast={"0.5": 1.0, "0.9": 2.0, "1.0": 3.0},
     floor_s=2.0,
-    chains=(("a", "b"), ("c", "d")),
+    chains=(ChainView(("a", "b")), ChainView(("c", "d"))),
     fractions=FractionsView(1.0, 1.0, 0.75),
     state="closed",
     reason="",

@@ -13,9 +13,9 @@ from chappe.cli.settings import make_app, run_app
 from chappe.coordinator.metrics import CoordinatorMetrics
 from chappe.coordinator.status import status_json
 from chappe.coordinator.training_settings import TrainingSettings
-from chappe.core.status import StatusView
 from chappe.core.training_config import Mode, TrainingConfig
 from chappe.core.training_view import TrainingView
+from chappe.core.views import StatusView
 from chappe.v1 import coordinator_pb2 as pb
 
 VIEW = TrainingView(

@@ -445,7 +445,7 @@ class Script:
     def do_status(self) -> None:
         view = status_view(self.fleet.state, self.config, self.now)
         for p in view.publications:
-            chains = " | ".join(" ".join(chain) for chain in p.chains)
+            chains = " | ".join(" ".join(chain.names) for chain in p.chains)
             times = " ".join(f"t{k}={v:.1f}" for k, v in p.t_bcast.items())
             lost = f" lost={','.join(p.lost)}" if p.lost else ""
             reason = f" ({p.reason})" if p.reason else ""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 
 from chappe.core import events as ev
@@ -35,6 +38,65 @@ class StripedStorm(Storm):
         super().tell(event)
         stripes = [len(p.layout.stripes) for p in self.fleet.state.publications.values()]
         self.most = max([self.most, *stripes])
+
+
+class MixedStorm(StripedStorm):
+    """Now and then a node comes as one of a release without stripes, and later as one that knows them again."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.older, self.given_up = random.Random(seed), 0
+
+    def tell(self, event: ev.Event) -> None:
+        if isinstance(event, ev.Hello) and self.older.random() < 0.08:
+            event = replace(event, stripes=False)
+        before = {p.object_id for p in self.fleet.state.publications.values() if not p.stripes.plain}
+        super().tell(event)
+        workers = self.fleet.state.workers
+        for publication in self.fleet.state.publications.values():
+            if publication.stripes.plain:
+                self.given_up += publication.object_id in before
+                assert publication.layout.stripes in ([], [0])
+                assert all(stripe == 0 for stripe, _ in publication.edges.main)
+            elif publication.active:
+                named = [*publication.layout.workers(), publication.origin_id]
+                assert [w for w in named if w in workers and not workers[w].stripes] == []
+
+
+def test_storms_with_older_nodes() -> None:
+    most, given_up = 0, 0
+    for seed in (0, 4, 8, 13, 14, 16, 25, 29):  # of the first 32 those in which there are stripes at all
+        storm = MixedStorm(seed)
+        try:
+            storm.run(60)
+            storm.calm()
+        except Exception as error:
+            error.add_note(f"seed {seed}\n" + "\n".join(storm.trail[-30:]))
+            raise
+        most, given_up = max(most, storm.most), given_up + storm.given_up
+    assert most >= 5
+    assert given_up >= 2
+
+
+def test_who_does_not_know_stripes_is_named() -> None:
+    storm = laid()
+    for node in storm.relays[:2]:
+        assert node.session is not None
+        storm.sessions += 1
+        node.session = storm.sessions
+        storm.tell(
+            ev.Hello(
+                node.worker_id, node.session, node.role, node.name, node.generation, "h:1", 1e6, 8e6, stripes=False
+            )
+        )
+    (publication,) = storm.fleet.state.publications.values()
+    assert publication.stripes.plain
+    assert "of a release without stripes" in publication.grounds.why
+    while len(storm.fleet.state.publications) < 2:
+        storm.do_publish()
+    newest = max(storm.fleet.state.publications.values(), key=lambda p: p.version)
+    names = ", ".join(sorted(node.name for node in storm.relays[:2]))
+    assert newest.grounds.why.startswith(f"plain: {names} are of a release without stripes; ")
 
 
 @pytest.mark.parametrize("block", range(3))

@@ -57,7 +57,7 @@ def test_all_prove_the_base() -> None:
     view = publication_view(rig.fleet.state, rig.main, "run", rig.now)
     assert (view.kind, view.payload_bytes, view.targeted, view.installed) == ("delta", 10_000, 3, 3)
     assert [(p.kind, p.targeted, p.changed_elements) for p in view.payloads] == [("delta", 3, 5)]
-    assert sorted(name for chain in view.chains for name in chain) == ["a", "b", "c"]
+    assert sorted(name for chain in view.chains for name in chain.names) == ["a", "b", "c"]
     assert view.floor_s is not None
 
 

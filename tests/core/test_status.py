@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from chappe.core import events as ev
 from chappe.core.fleet import Fleet, FleetConfig
-from chappe.core.status import RelayState, status_view
+from chappe.core.status import status_view
+from chappe.core.views import ChainView, RelayState
 
 CONFIG = FleetConfig("run", assumed_bytes_per_s=1e6)
 
@@ -35,7 +36,7 @@ def test_a_publication_on_its_way() -> None:
     machine.handle(ev.HoldingChanged("a", 2, ev.Holding("obj", ev.ObjectState.RECEIVING, chunks=((0, 2),))), 20.0)
     view = status_view(machine.state, CONFIG, 30.0)
     publication = view.publications[0]
-    assert publication.chains == (("bee", "ant"),)
+    assert publication.chains == (ChainView(("bee", "ant")),)
     assert publication.t_bcast == {"0.5": 12.0}  # from the publish() call, two seconds before it was asked for here
     assert publication.elapsed_s == 22.0
     assert publication.floor_s == 8.0

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from chappe.cli.client import DEFAULT_COORDINATOR, CoordinatorAddress, get_status
 from chappe.cli.settings import NO_TLS, Flat, TlsSettings
-from chappe.coordinator.status import relay_json
+from chappe.coordinator.status import layout_json, relay_json
 from chappe.errors import UsageError
 from chappe.units import format_duration, format_rate
 from chappe.v1 import coordinator_pb2 as pb
@@ -26,10 +26,11 @@ STAR = "star"
 
 @dataclass(frozen=True, slots=True)
 class PlaceView:
-    """In one stripe; a plain chain is stripe 0. `position` 0 is the head. `parent` None: the publisher, or, for a head
-    that has everything, nobody."""
+    """In one stripe; a plain chain is stripe 0. `share` is the stripe's part of the chunks. `position` 0 is the head.
+    `parent` None: the publisher, or, for a head that has everything, nobody."""
 
     stripe: int
+    share: float
     position: int
     parent: str | None
     child: str | None
@@ -59,12 +60,14 @@ def explain(
 
 def places(publication: pb.PublicationStatus, name: str) -> list[PlaceView]:
     found: list[PlaceView] = []
+    weights = list(publication.stripe_weights) or [1]
     for chain in publication.chains:
         names = list(chain.names)
         if name in names:
             at = names.index(name)
             child = names[at + 1] if at + 1 < len(names) else None
-            found.append(PlaceView(len(found), at, names[at - 1] if at else None, child))
+            share = weights[chain.stripe] / sum(weights) if chain.stripe < len(weights) else 0.0
+            found.append(PlaceView(chain.stripe, share, at, names[at - 1] if at else None, child))
     return found
 
 
@@ -81,10 +84,13 @@ def explained(status: pb.Status, name: str) -> dict[str, Any]:
         publication = {
             "version": here.version,
             "topology": here.topology,
-            "stripes": len(mine),
+            "stripes": max(1, len(here.stripe_weights)),
             "chains": len(here.chains),
             "floor_s": here.floor_s if here.HasField("floor_s") else None,
+            "bound_bytes_per_s": here.payload_bytes / here.floor_s if here.floor_s else None,
+            "layout": layout_json(here),
             "inner": sum(place.child is not None for place in mine),
+            "sends_share": sum(place.share for place in mine if place.child is not None),
             "places": [asdict(place) for place in mine],
         }
     return {"relay": relay_json(relay), "publication": publication}
@@ -106,13 +112,29 @@ def lines(found: dict[str, Any]) -> list[str]:
     if publication is None:
         return [*shown, "no place in any version's chains now"]
     floor = "" if publication["floor_s"] is None else f", floor {format_duration(publication['floor_s'])}"
-    count = publication["stripes"]
+    count, layout = publication["stripes"], publication["layout"]
     how = f"{count} stripes, sends in {publication['inner']} of them" if count > 1 else "a plain chain"
     if publication["topology"] == STAR:
         how = "a star: a stream of its own from the publisher"
     shown.append(f"version {publication['version']} ({publication['topology']}): {how}{floor}")
+    if layout["reason"]:
+        shown.append(f"  {layout['reason']}")
+    shown += _figures(publication, layout)
     for place in publication["places"]:
-        where = f"  stripe {place['stripe']}: " if count > 1 else "  "
+        where = f"  stripe {place['stripe']} ({place['share']:.0%}): " if count > 1 else "  "
         fed = place["parent"] or PUBLISHER
         shown.append(f"{where}fed by {fed}, feeds {place['child'] or TAIL} (position {place['position']})")
     return shown
+
+
+def _figures(publication: dict[str, Any], layout: dict[str, Any]) -> list[str]:
+    """What the decision stands on: R and the bound, what this worker passes on of R, both promises."""
+    shown = []
+    rate, bound = layout["rate_bytes_per_s"], publication["bound_bytes_per_s"]
+    if rate is not None:
+        most = "" if bound is None else f" of {format_rate(bound)} that no topology beats"
+        shown.append(f"  R, into every worker: {format_rate(rate)}{most}")
+        share = publication["sends_share"]
+        shown.append(f"  it passes on {share:.0%} of R, {format_rate(share * rate)}, and nothing of what it is tail of")
+    promised = [f"{what} {format_duration(s)}" for what in ("striped", "plain") if (s := layout[f"{what}_s"])]
+    return [*shown, f"  expected: {', '.join(promised)}"] if promised else shown

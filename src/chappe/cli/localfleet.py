@@ -17,7 +17,7 @@ from typing import Self
 from chappe.cli.client import CoordinatorAddress, connect, get_status
 from chappe.cli.process import START_TIMEOUT_S, FleetError, Process
 from chappe.cli.settings import NO_TLS, TlsSettings
-from chappe.core.status import RelayState
+from chappe.core.views import RelayState
 from chappe.v1 import coordinator_pb2 as pb
 
 _AWAY = (RelayState.ABSENT, RelayState.LOST)

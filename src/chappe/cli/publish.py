@@ -53,10 +53,10 @@ class PublishSettings(Settings):
     """HOST:PORT that workers dial, where it is not --listen (behind port forwarding)."""
     name: str | None = None
     """This origin's name in the fleet; with TLS it is the certificate's."""
-    topology: Literal["chains", "striped", "auto", "star"] = "chains"
+    topology: Literal["chains", "striped", "auto", "star"] = "auto"
     """striped: stripes with chains of their own where unequal links are worth it, plain chains where not. auto: the
-    same, where the links of all workers and of this host are declared or measured. star sends to every worker directly:
-    only for comparison."""
+    same, where the links of all workers and of this host are declared or measured; `chappe status` says why. star sends
+    to every worker directly: only for comparison."""
     chains: int = 0
     """The number of chains; 0 leaves it to the planner."""
 

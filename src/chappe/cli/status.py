@@ -187,6 +187,6 @@ def _publications(answer: pb.Status) -> Table:
             format_duration(p.floor_s) if p.HasField("floor_s") else "",
             str(len(p.chains)),
             p.root.partition(":")[2][:12],
-            p.reason,
+            "; ".join(filter(None, (p.reason, p.layout_reason))),
         )
     return table

@@ -130,6 +130,7 @@ def decode_hello(hello: pb.Hello, session: int) -> events.Hello:
         assignment_epoch=hello.assignment_epoch,
         no_dial_in=hello.dialable == pb.DIALABLE_NO,
         data_port=hello.data_port,
+        stripes=hello.stripes,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from chappe.coordinator.runclock import RunClock
 from chappe.coordinator.state import Stored
-from chappe.core import status
+from chappe.core import status, views
 from chappe.core.effects import Effect
 from chappe.core.events import Event
 from chappe.core.fleet import Fleet
@@ -21,12 +21,12 @@ from chappe.core.training_view import TrainingView
 from chappe.errors import StoreCorruptError
 from chappe.v1 import coordinator_pb2 as pb
 
-_RELAY_FIELDS = tuple(field.name for field in fields(status.RelayView))
-_ORIGIN_FIELDS = tuple(field.name for field in fields(status.OriginView))
+_RELAY_FIELDS = tuple(field.name for field in fields(views.RelayView))
+_ORIGIN_FIELDS = tuple(field.name for field in fields(views.OriginView))
 _TRAINING_FIELDS = tuple(field.name for field in fields(TrainingView))
 _NOT_PLAIN = ("object_id", "chains", "fractions", "payloads")
-_PUBLICATION_FIELDS = tuple(f.name for f in fields(status.PublicationView) if f.name not in _NOT_PLAIN)
-_PAYLOAD_FIELDS = tuple(field.name for field in fields(status.PayloadView))
+_PUBLICATION_FIELDS = tuple(f.name for f in fields(views.PublicationView) if f.name not in _NOT_PLAIN)
+_PAYLOAD_FIELDS = tuple(field.name for field in fields(views.PayloadView))
 
 
 class FleetMachine:
@@ -66,7 +66,7 @@ class FleetMachine:
 
     # ---- what people see -------------------------------------------------------------------------------------------
 
-    def status_view(self) -> status.StatusView:
+    def status_view(self) -> views.StatusView:
         return status.status_view(self.state, self.config, self._clock.now())
 
     def status(self) -> pb.Status:
@@ -93,10 +93,10 @@ class FleetMachine:
         return None
 
 
-def encode_publication(view: status.PublicationView) -> pb.PublicationStatus:
+def encode_publication(view: views.PublicationView) -> pb.PublicationStatus:
     fractions = view.fractions
     return pb.PublicationStatus(
-        chains=[pb.Chain(names=names) for names in view.chains],
+        chains=[pb.Chain(names=chain.names, stripe=chain.stripe) for chain in view.chains],
         fractions=pb.Fractions(received=fractions.received, verified=fractions.verified, installed=fractions.installed),
         payloads=[pb.ObjectStatus(**_values(payload, _PAYLOAD_FIELDS)) for payload in view.payloads],
         **_values(view, _PUBLICATION_FIELDS),

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from chappe.coordinator.training_metrics import training_metrics
 from chappe.core.effects import Count
 from chappe.core.reasons import RebuildReason
-from chappe.core.status import PublicationView, RelayState, StatusView
+from chappe.core.views import PublicationView, RelayState, StatusView
 
 VERSIONS_SHOWN = 2
 _FRACTIONS = ("0.5", "0.9", "1.0")

@@ -37,6 +37,21 @@ def publication_json(publication: pb.PublicationStatus) -> Json:
     return result
 
 
+def layout_json(publication: pb.PublicationStatus) -> Json:
+    """Why the chains are what they are. `rate_bytes_per_s` is what the stripes together bring to a worker."""
+
+    def known(name: str) -> float | None:
+        return getattr(publication, name) if publication.HasField(name) else None
+
+    return {
+        "reason": publication.layout_reason,
+        "stripe_weights": list(publication.stripe_weights) or [1],
+        "rate_bytes_per_s": known("rate_bytes_per_s"),
+        "striped_s": known("striped_s"),
+        "plain_s": known("plain_s"),
+    }
+
+
 def object_json(payload: pb.ObjectStatus) -> Json:
     shown: Json = {
         "object_id": payload.object_id,
@@ -148,6 +163,7 @@ def status_json(status: pb.Status) -> Json:
                 "reason": publication.reason,
                 "payload_reason": publication.payload_reason,
                 "topology": publication.topology,
+                "layout": layout_json(publication),
                 "elapsed_s": publication.elapsed_s,
             }
             for publication in status.publications

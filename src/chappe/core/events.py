@@ -88,6 +88,7 @@ class Hello:
     assignment_epoch: int = 0
     no_dial_in: bool = False  # declared: peers cannot dial it
     data_port: int = 0  # for data connections; 0: not told
+    stripes: bool = True  # it knows them
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,14 @@ from chappe.core import striped
 from chappe.core.chain import Chain, Layout
 from chappe.core.context import Context
 from chappe.core.events import PublishRequested, Topology
+from chappe.core.grounds import Grounds
 from chappe.core.manifest import CHUNK_BYTES_PLAIN, chunk_bytes_for
 from chappe.core.publication import Publication
 from chappe.core.rates import downlink, link_of, uplink
-from chappe.planning.striping import Striping, plan_striping, striped_chunk_bytes
+from chappe.planning.striping import Judged, judge_striping, striped_chunk_bytes
 from chappe.planning.topology import Link, Plan, broadcast_floor, plan_chains, plan_star, worker_rate
+
+NAMED_MAX = 3
 
 
 class Laying:
@@ -37,11 +40,9 @@ class Laying:
         if event.topology is Topology.STAR:
             return chunk_bytes_for(origin / len(links))
         usual = chunk_bytes_for(worker_rate(links))
-        if event.chains or event.topology not in (Topology.STRIPED, Topology.AUTO):
+        if self._ruled_out(event.topology, event.chains, event.origin_id, links) is not None:
             return usual
-        if event.topology is Topology.AUTO and self._unknown(event.origin_id, links):
-            return usual
-        striping = plan_striping(
+        judged = judge_striping(
             origin,
             links,
             payload_bytes=max(1, event.snapshot_bytes),
@@ -49,23 +50,26 @@ class Laying:
             origin_dialable=event.origin_id not in self._context.undialable,
             chunk_bytes=CHUNK_BYTES_PLAIN,
         )
-        return usual if striping is None else striped_chunk_bytes(striping, usual)
+        return usual if judged.striping is None else striped_chunk_bytes(judged.striping, usual)
 
     def lay(self, publication: Publication, links: list[Link]) -> None:
-        striping = self._striping(publication, links)
-        if striping is not None:
-            chains, why = striped.lay(publication, striping), striping.why
-            streams = max(len(stripe.chains) for stripe in striping.plan.stripes)
+        judged = self._judge(publication, links)
+        if judged.striping is not None:
+            chains, why = striped.lay(publication, judged.striping), judged.why
+            stripes = judged.striping.plan.stripes
+            streams, rate = max(len(stripe.chains) for stripe in stripes), judged.striping.plan.rate_bytes_per_s
         else:
             striped.lay_plain(publication)
             plan = self._plan(publication, links)
-            chains, why, streams = [Chain(0, slot) for slot in range(plan.chains)], plan.why, plan.chains
+            why = "; ".join(filter(None, (judged.why, plan.why)))
+            chains, streams, rate = [Chain(0, slot) for slot in range(plan.chains)], plan.chains, None
             for placement in plan.placements:
                 member = publication.members[placement.worker_id]
                 if not member.deferred:
                     chains[placement.slot].members.append(placement.worker_id)
                     member.why = placement.why
         publication.layout = Layout(chains)
+        publication.grounds = Grounds(why, rate, judged.striped_s, judged.plain_s)
         publication.streams_max = 0 if publication.topology is Topology.STAR else streams
         if links:
             publication.floor_s = broadcast_floor(
@@ -120,15 +124,29 @@ class Laying:
                 found.append(worker.name)
         return found
 
-    def _striping(self, publication: Publication, links: list[Link]) -> Striping | None:
+    def _ruled_out(self, topology: Topology, chains: int, origin_id: str, links: list[Link]) -> str | None:
+        """Why there are no stripes, whatever the links carry: empty where nobody asked for any. None: there may be."""
+        if chains or topology not in (Topology.STRIPED, Topology.AUTO):
+            return ""
+        workers = self._context.state.workers
+        here = [workers[link.worker_id] for link in links]
+        origin = workers.get(origin_id)
+        older = ["the publisher"] if origin is not None and not origin.stripes else []
+        older += [worker.name for worker in here if not worker.stripes]
+        if older:
+            return f"plain: {_some(older)} {'is' if len(older) == 1 else 'are'} of a release without stripes"
+        unknown = self._unknown(origin_id, links) if topology is Topology.AUTO else []
+        return f"plain: nobody has declared or measured the links of {_some(unknown)}" if unknown else None
+
+    def _judge(self, publication: Publication, links: list[Link]) -> Judged:
         """The stripes, where they were asked for and are worth it. Lanes have plain chains: they are short, and how
         many chunks one has may be known only at its end."""
-        wanted = publication.topology in (Topology.STRIPED, Topology.AUTO)
-        if not wanted or publication.chains_wanted or publication.main:
-            return None
-        if publication.topology is Topology.AUTO and self._unknown(publication.origin_id, links):
-            return None
-        return plan_striping(
+        if publication.main:
+            return Judged(None, "")
+        ruled_out = self._ruled_out(publication.topology, publication.chains_wanted, publication.origin_id, links)
+        if ruled_out is not None:
+            return Judged(None, ruled_out)
+        return judge_striping(
             self.origin_rate(publication.origin_id) * self._share(publication),
             links,
             payload_bytes=max(1, publication.payload_bytes),
@@ -136,3 +154,9 @@ class Laying:
             origin_dialable=publication.origin_id not in self._context.undialable,
             chunk_bytes=publication.chunk_bytes,
         )
+
+
+def _some(names: list[str]) -> str:
+    """A few names, and how many more."""
+    shown = ", ".join(names[:NAMED_MAX])
+    return shown if len(names) <= NAMED_MAX else f"{shown} and {len(names) - NAMED_MAX} more"

@@ -111,7 +111,7 @@ class Membership:
         worker.data_port = event.data_port
         worker.uplink_bytes_per_s, worker.downlink_bytes_per_s = event.uplink_bytes_per_s, event.downlink_bytes_per_s
         worker.price_per_hour, worker.rollouts_per_second = event.price_per_hour, event.rollouts_per_second
-        worker.session, worker.heard_s = event.session, self._context.now
+        worker.session, worker.heard_s, worker.stripes = event.session, self._context.now, event.stripes
         worker.restored = worker.lapsed = worker.leaving = False
         worker.acknowledged_epoch = event.assignment_epoch
         worker.holdings, worker.edges, worker.over_tcp = {}, {}, {}
@@ -134,6 +134,7 @@ class Membership:
         for publication in self._context.state.publications.values():
             if publication.origin_id != worker.worker_id:
                 continue
+            self._placement.suit(publication, worker)
             if publication.origin_out and not publication.source_failed and not restarted:
                 self.origin_returned(publication)
             heads = {chain.members[0] for chain in publication.layout.chains if chain.members}
@@ -157,6 +158,8 @@ class Membership:
             if member is None:
                 continue
             member.name = worker.name
+            if worker.worker_id in publication.layout:
+                self._placement.suit(publication, worker)
             if not worker.drained and publication.regain(worker.worker_id):
                 context.log("regained", "", version=publication.version, relay=worker.name)
                 context.update(publication)

@@ -12,7 +12,7 @@ from chappe.core.feeding import Feeding
 from chappe.core.publication import Phase, Publication
 from chappe.core.rates import link_of, uplink
 from chappe.core.reasons import RebuildReason
-from chappe.core.striped import describe, seat
+from chappe.core.striped import describe, give_up, seat
 from chappe.core.workers import Worker
 
 FAILURES = frozenset(
@@ -35,6 +35,7 @@ class Placement(Feeding):
     def append(self, publication: Publication, worker: Worker, reason: RebuildReason) -> None:
         """Behind the tail of the shortest chain that is fed and not slow; in a star, a stream of its own. Rather behind
         somebody who made the object out of a delta than behind the origin."""
+        self.suit(publication, worker)
         layout = publication.layout
         for stripe in layout.stripes or [0]:
             if layout.place(stripe, worker.worker_id) is not None:
@@ -56,6 +57,16 @@ class Placement(Feeding):
             )
         if not publication.stripes.plain:
             publication.members[worker.worker_id].why = f"{reason.value}: {describe(layout, worker.worker_id)}"
+        self.heal(publication)
+
+    def suit(self, publication: Publication, worker: Worker) -> None:
+        """Somebody has a part in it who does not know stripes: it goes on without."""
+        if worker.stripes or publication.stripes.plain:
+            return
+        why = f"plain: {worker.name} came, which is of a release without stripes"
+        give_up(publication, why)
+        self._context.touch_all(publication)
+        self._context.log("stripes_given_up", why, version=publication.version)
         self.heal(publication)
 
     def _seat(self, publication: Publication, stripe: int, worker: Worker) -> tuple[Chain, int]:

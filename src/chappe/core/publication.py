@@ -23,6 +23,7 @@ from chappe.core.blame import Case
 from chappe.core.chain import Layout
 from chappe.core.edges import EdgeBook
 from chappe.core.events import ObjectState, Topology
+from chappe.core.grounds import Grounds
 from chappe.core.reasons import LostReason
 from chappe.core.stripemap import PLAIN, StripeMap
 
@@ -101,6 +102,7 @@ class Publication:
     retired: bool = False  # a newer version has taken over: nobody is served this one
     stripes: StripeMap = PLAIN  # which chunks are whose; more than one only where it was asked for and is worth it
     stripe_bytes_per_s: float = 0.0  # of a stripe of weight 1, as planned; 0 with one stripe
+    grounds: Grounds = field(default_factory=Grounds)
     streams_max: int = 0  # of the origin, in a stripe: the chains that were planned; 0 where each worker has its own
     main: str = ""  # of a lane: the publication that speaks for its version
     deltas: dict[str, str] = field(
@@ -244,42 +246,12 @@ class Publication:
     def head_json(self) -> dict[str, Any]:
         """Without what grows with the fleet (see `chappe.core.rows`)."""
         return {
-            "object_id": self.object_id,
-            "version": self.version,
-            "origin_id": self.origin_id,
-            "until": self.until,
+            **{name: getattr(self, name) for name in HEAD_FIELDS},
             "topology": self.topology.value,
-            "chains_wanted": self.chains_wanted,
-            "chunk_bytes": self.chunk_bytes,
-            "snapshot_bytes": self.snapshot_bytes,
-            "started_s": self.started_s,
             "phase": self.phase.value,
-            "reason": self.reason,
-            "kind": self.kind,
-            "payload_bytes": self.payload_bytes,
-            "chunks_total": self.chunks_total,
-            "open_end": self.open_end,
-            "root": self.root,
-            "floor_s": self.floor_s,
-            "ended_s": self.ended_s,
-            "superseded_by": self.superseded_by,
-            "origin_out": self.origin_out,
-            "source_failed": self.source_failed,
-            "finished": self.finished,
-            "retired": self.retired,
             "stripes": [list(self.stripes.weights), self.stripes.run],
-            "stripe_bytes_per_s": self.stripe_bytes_per_s,
-            "streams_max": self.streams_max,
-            "main": self.main,
+            "grounds": self.grounds.to_json(),
             "deltas": dict(self.deltas),
-            "base_root": self.base_root,
-            "delta_only": self.delta_only,
-            "spare_origin": self.spare_origin,
-            "payload_reason": self.payload_reason,
-            "changed_elements": self.changed_elements,
-            "compared_elements": self.compared_elements,
-            "alarm": self.alarm,
-            "t_train_s": self.t_train_s,
             "t_bcast": dict(self.t_bcast),
             "cases": [case.to_json() for case in self.cases.values()],
         }
@@ -298,6 +270,7 @@ class Publication:
             "topology": Topology(data["topology"]),
             "phase": Phase(data["phase"]),
             "stripes": _stripes_from_json(data.get("stripes")),
+            "grounds": Grounds(**data.get("grounds", {})),
             "layout": Layout.from_json(data["layout"]),
             "edges": EdgeBook.from_json(data["edges"]),
             "cases": {case.watched: case for case in map(Case.from_json, data.get("cases", []))},
@@ -306,6 +279,10 @@ class Publication:
         publication = cls(**{**data, **rest})
         publication._counts, publication._failed = publication.recount()
         return publication
+
+
+_ELSEWHERE = frozenset({"layout", "edges", "members", "watchers", "_counts", "_failed"})
+HEAD_FIELDS = tuple(one.name for one in fields(Publication) if one.name not in _ELSEWHERE)
 
 
 def _stripes_from_json(data: list[Any] | None) -> StripeMap:

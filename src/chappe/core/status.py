@@ -1,12 +1,6 @@
-"""The fleet as people see it: plain views that mirror the protocol's PublicationStatus and RelayStatus.
-
-Reads the state, changes nothing.
-"""
+"""The fleet as people see it: fills the views of `chappe.core.views`. Reads the state, changes nothing."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from enum import StrEnum
 
 from chappe.core.chain import SOURCE
 from chappe.core.events import ObjectState, Role
@@ -15,130 +9,22 @@ from chappe.core.overlap import rollouts_of
 from chappe.core.publication import ENDED, INSTALLED, LIVE, RECEIVED, VERIFIED, Phase, Publication
 from chappe.core.rates import downlink, link_of, uplink
 from chappe.core.state import FleetConfig, FleetState
-from chappe.core.training_view import TrainingView, training_view
+from chappe.core.training_view import training_view
+from chappe.core.views import (
+    ChainView,
+    FractionsView,
+    OriginView,
+    PayloadView,
+    PublicationView,
+    RelayState,
+    RelayView,
+    StatusView,
+)
 from chappe.core.workers import Worker, chunks_held
 from chappe.planning.topology import rank, why_placed
 
 MIXED = "mixed"
 """The kind of a publication of which some workers get a delta and others the full snapshot."""
-
-
-class RelayState(StrEnum):
-    """A closed set: also the label of a metric."""
-
-    IDLE = "idle"  # here, nothing to do, nothing installed
-    RECEIVING = "receiving"
-    RECEIVED = "received"
-    VERIFIED = "verified"
-    INSTALLED = "installed"
-    FAILED = "failed"
-    DISK_FULL = "disk_full"
-    DRAINED = "drained"
-    LEAVING = "leaving"
-    ABSENT = "absent"  # its stream broke, its lease runs
-    LOST = "lost"
-
-
-@dataclass(frozen=True, slots=True)
-class FractionsView:
-    received: float
-    verified: float
-    installed: float
-
-
-@dataclass(frozen=True, slots=True)
-class PayloadView:
-    """One object of a publication. Elements are those of a delta."""
-
-    object_id: str
-    kind: str
-    payload_bytes: int
-    targeted: int
-    installed: int
-    base_root: str = ""
-    changed_elements: int = 0
-    compared_elements: int = 0
-    alarm: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PublicationView:
-    run: str
-    object_id: str
-    version: int
-    root: str
-    kind: str
-    payload_bytes: int
-    snapshot_bytes: int
-    targeted: int
-    installed: int
-    lost: tuple[str, ...]
-    installed_fraction: float
-    t_bcast: dict[str, float]
-    floor_s: float | None
-    chains: tuple[tuple[str, ...], ...]
-    fractions: FractionsView
-    state: str
-    reason: str
-    objects: tuple[str, ...]
-    elapsed_s: float
-    topology: str
-    payloads: tuple[PayloadView, ...] = ()
-    payload_reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RelayView:
-    """`parent` is a name or empty, `chain` and `position` -1 without a place, versions 0 for none."""
-
-    name: str
-    state: str
-    parent: str
-    chain: int
-    position: int
-    received: int
-    verified: int
-    installed: int
-    rank: int
-    downlink_bytes_per_s: float
-    uplink_bytes_per_s: float
-    source: str
-    reason: str
-    worker_id: str
-    address: str
-    progress: float
-    uplink_source: str = "assumed"
-    downlink_source: str = "assumed"
-    uplink_age_s: float | None = None  # since it was measured
-    downlink_age_s: float | None = None
-    demoted: bool = False
-    dialable: str = "unknown"  # yes, no, unknown
-    price_per_hour: float | None = None
-    rollouts_per_s: float | None = None
-    rollouts_source: str = ""  # measured, declared; empty: unknown
-    duty: str = ""  # active, standby; empty where nobody decides that
-    duty_reason: str = ""
-    transport: str = ""  # tcp, grpc: of the hop from the parent; empty: nothing is reported of it
-
-
-@dataclass(frozen=True, slots=True)
-class OriginView:
-    name: str
-    worker_id: str
-    address: str
-    state: str
-    uplink_bytes_per_s: float
-    source: str
-    age_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class StatusView:
-    run: str
-    relays: tuple[RelayView, ...]
-    publications: tuple[PublicationView, ...]  # newest first
-    origins: tuple[OriginView, ...] = ()
-    training: TrainingView | None = None  # None where it is not configured
 
 
 def publication_view(state: FleetState, publication: Publication, run: str, now: float) -> PublicationView:
@@ -164,7 +50,7 @@ def publication_view(state: FleetState, publication: Publication, run: str, now:
         t_bcast=dict(p.t_bcast),
         floor_s=max(floors, default=None),
         chains=tuple(
-            tuple(names.get(m) or _name(state, m) for m in chain.members)
+            ChainView(tuple(names.get(m) or _name(state, m) for m in chain.members), chain.stripe)
             for one in of_version(state, p)
             for chain in sorted(one.layout.chains, key=lambda c: c.stripe)  # each worker is once in every stripe
             if chain.members
@@ -177,6 +63,11 @@ def publication_view(state: FleetState, publication: Publication, run: str, now:
         topology=p.topology.value,
         payloads=payloads,
         payload_reason=p.payload_reason,
+        layout_reason=p.grounds.why,
+        stripe_weights=() if p.stripes.plain else p.stripes.weights,
+        rate_bytes_per_s=p.grounds.rate_bytes_per_s,
+        striped_s=p.grounds.striped_s,
+        plain_s=p.grounds.plain_s,
     )
 
 

@@ -8,6 +8,9 @@ later keeps that, in each stripe alone, with what is left of its own uplink and 
     an empty chain of the origin's is taken first; nobody stands in front of a rooted head
 
 Repair needs nothing of its own: a chain of a stripe closes up as any chain does, and nobody gets a second child by it.
+
+A node of a release without stripes that comes later would take everything from each of its parents, and give everything
+to each of its children: the stripes are given up, and stripe 0 goes on as plain chains. What is held is held.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from chappe.core.chain import Chain, Layout
+from chappe.core.grounds import Grounds
 from chappe.core.publication import Publication
 from chappe.core.stripemap import PLAIN, StripeMap
 from chappe.planning.stripes import ACK_SHARE
@@ -40,6 +44,16 @@ def lay(publication: Publication, striping: Striping) -> list[Chain]:
 
 def lay_plain(publication: Publication) -> None:
     publication.stripes, publication.stripe_bytes_per_s = PLAIN, 0.0
+
+
+def give_up(publication: Publication, why: str) -> None:
+    """Plain chains from here on: those of stripe 0, in which everybody stands. The caller says so to everybody."""
+    layout, edges = publication.layout, publication.edges
+    for stripe, child in [key for key in edges.main.keys() | edges.fallback.keys() if key[0]]:
+        edges.forget(stripe, child)
+    publication.layout = Layout(chain for chain in layout.chains if chain.stripe == 0)
+    publication.grounds = Grounds(why)
+    lay_plain(publication)
 
 
 def hop_bytes_per_s(publication: Publication, stripe: int) -> float:

@@ -42,6 +42,7 @@ class Worker:
     links: Links = field(default_factory=Links)
     demotion: Demotion | None = None  # the last one; it may be over
     dialable: bool | None = None  # None: nobody has tried
+    stripes: bool = True  # it knows them
     # Not kept over a restart of the coordinator: a Hello tells it again.
     session: int | None = None
     data_port: int = 0  # for data connections; 0: not told
@@ -123,6 +124,7 @@ class Worker:
             "links": self.links.to_json(),
             "demotion": None if self.demotion is None else asdict(self.demotion),
             "dialable": self.dialable,
+            "stripes": self.stripes,
         }
 
     @classmethod

@@ -272,6 +272,7 @@ class OriginSession:
                 data_port=self._data_port,
                 uplink_bytes_per_s=self._uplink_bytes_per_s or 0.0,
                 assignment_epoch=self._epoch,
+                stripes=True,
             )
         )
         while True:

@@ -32,6 +32,16 @@ class Striping:
     whys: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Stripes, or None and why not. Times are T(fraction) of both, in seconds; None: there are none to compare."""
+
+    striping: Striping | None
+    why: str
+    striped_s: float | None = None
+    plain_s: float | None = None
+
+
 def plan_striping(
     origin_bytes_per_s: float,
     links: Sequence[Link],
@@ -42,8 +52,30 @@ def plan_striping(
     chunk_bytes: int = 1 << 16,
 ) -> Striping | None:
     """The stripes of a fleet, or None where plain chains are as good (equal links, small payloads) or the only way."""
-    if len(links) < 2 or (equal_links(links, worker_rate(links), fraction) and _send_all(origin_bytes_per_s, links)):
-        return None
+    return judge_striping(
+        origin_bytes_per_s,
+        links,
+        payload_bytes=payload_bytes,
+        fraction=fraction,
+        origin_dialable=origin_dialable,
+        chunk_bytes=chunk_bytes,
+    ).striping
+
+
+def judge_striping(
+    origin_bytes_per_s: float,
+    links: Sequence[Link],
+    *,
+    payload_bytes: float,
+    fraction: float = 1.0,
+    origin_dialable: bool = True,
+    chunk_bytes: int = 1 << 16,
+) -> Judged:
+    """`plan_striping` with what it was decided by."""
+    if len(links) < 2:
+        return Judged(None, "plain: stripes are for two workers or more")
+    if equal_links(links, worker_rate(links), fraction) and _send_all(origin_bytes_per_s, links):
+        return Judged(None, "plain: links are equal")
     hosts = [Host(k.worker_id, k.uplink_bytes_per_s * k.success, k.downlink_bytes_per_s, k.dialable) for k in links]
     demoted = frozenset(k.worker_id for k in links if k.last)
     plan = plan_stripes(
@@ -55,17 +87,23 @@ def plan_striping(
         origin_dialable=origin_dialable,
         chunk_bytes=chunk_bytes,
     )
-    if plan is None or len(plan.stripes) < 2:
-        return None
+    if plan is None:
+        return Judged(None, "plain: no stripes in which every hop has a side that can dial, and the origin few streams")
+    if len(plan.stripes) < 2:
+        return Judged(None, "plain: with stripes the same workers would be tails everywhere")
     target_s, all_s = _plain_s(origin_bytes_per_s, links, hosts, demoted, payload_bytes, fraction, origin_dialable)
     if target_s <= plan.t_target_s * WORTH or all_s * WORTH < plan.t_all_s:
-        return None
+        why = (
+            f"plain: not worth stripes, T({fraction:g}) {format_duration(target_s)} expected, "
+            f"{format_duration(plan.t_target_s)} with {len(plan.stripes)} stripes"
+        )
+        return Judged(None, why, plan.t_target_s, target_s)
     count = len(plan.stripes)
     why = (
         f"{count} stripes, together {format_rate(plan.rate_bytes_per_s)}, for {len(links)} unequal workers: "
         f"T({fraction:g}) {format_duration(plan.t_target_s)} expected, plain chains {format_duration(target_s)}"
     )
-    return Striping(plan, why, {k.worker_id: _why(plan, k) for k in links})
+    return Judged(Striping(plan, why, {k.worker_id: _why(plan, k) for k in links}), why, plan.t_target_s, target_s)
 
 
 def striped_chunk_bytes(striping: Striping, most: int) -> int:

@@ -103,7 +103,7 @@ class HeldEdge(_message.Message):
     def __init__(self, object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., parent: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "role", "worker_id", "name", "generation", "run", "address", "uplink_bytes_per_s", "downlink_bytes_per_s", "price_per_hour", "rollouts_per_second", "holdings", "edges", "assignment_epoch", "dialable", "data_port")
+    __slots__ = ("protocol_version", "role", "worker_id", "name", "generation", "run", "address", "uplink_bytes_per_s", "downlink_bytes_per_s", "price_per_hour", "rollouts_per_second", "holdings", "edges", "assignment_epoch", "dialable", "data_port", "stripes")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +120,7 @@ class Hello(_message.Message):
     ASSIGNMENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     DIALABLE_FIELD_NUMBER: _ClassVar[int]
     DATA_PORT_FIELD_NUMBER: _ClassVar[int]
+    STRIPES_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     role: Role
     worker_id: str
@@ -136,7 +137,8 @@ class Hello(_message.Message):
     assignment_epoch: int
     dialable: Dialable
     data_port: int
-    def __init__(self, protocol_version: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., worker_id: _Optional[str] = ..., name: _Optional[str] = ..., generation: _Optional[int] = ..., run: _Optional[str] = ..., address: _Optional[str] = ..., uplink_bytes_per_s: _Optional[float] = ..., downlink_bytes_per_s: _Optional[float] = ..., price_per_hour: _Optional[float] = ..., rollouts_per_second: _Optional[float] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[HeldEdge, _Mapping]]] = ..., assignment_epoch: _Optional[int] = ..., dialable: _Optional[_Union[Dialable, str]] = ..., data_port: _Optional[int] = ...) -> None: ...
+    stripes: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., worker_id: _Optional[str] = ..., name: _Optional[str] = ..., generation: _Optional[int] = ..., run: _Optional[str] = ..., address: _Optional[str] = ..., uplink_bytes_per_s: _Optional[float] = ..., downlink_bytes_per_s: _Optional[float] = ..., price_per_hour: _Optional[float] = ..., rollouts_per_second: _Optional[float] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[HeldEdge, _Mapping]]] = ..., assignment_epoch: _Optional[int] = ..., dialable: _Optional[_Union[Dialable, str]] = ..., data_port: _Optional[int] = ..., stripes: _Optional[bool] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ()
@@ -595,10 +597,12 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Chain(_message.Message):
-    __slots__ = ("names",)
+    __slots__ = ("names", "stripe")
     NAMES_FIELD_NUMBER: _ClassVar[int]
+    STRIPE_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+    stripe: int
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., stripe: _Optional[int] = ...) -> None: ...
 
 class Fractions(_message.Message):
     __slots__ = ("received", "verified", "installed")
@@ -611,7 +615,7 @@ class Fractions(_message.Message):
     def __init__(self, received: _Optional[float] = ..., verified: _Optional[float] = ..., installed: _Optional[float] = ...) -> None: ...
 
 class PublicationStatus(_message.Message):
-    __slots__ = ("run", "version", "root", "kind", "payload_bytes", "snapshot_bytes", "targeted", "installed", "lost", "installed_fraction", "t_bcast", "floor_s", "chains", "fractions", "state", "reason", "objects", "elapsed_s", "topology", "payloads", "payload_reason")
+    __slots__ = ("run", "version", "root", "kind", "payload_bytes", "snapshot_bytes", "targeted", "installed", "lost", "installed_fraction", "t_bcast", "floor_s", "chains", "fractions", "state", "reason", "objects", "elapsed_s", "topology", "payloads", "payload_reason", "layout_reason", "stripe_weights", "rate_bytes_per_s", "striped_s", "plain_s")
     class TBcastEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -640,6 +644,11 @@ class PublicationStatus(_message.Message):
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
     PAYLOADS_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_REASON_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_REASON_FIELD_NUMBER: _ClassVar[int]
+    STRIPE_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    RATE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    STRIPED_S_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_S_FIELD_NUMBER: _ClassVar[int]
     run: str
     version: int
     root: str
@@ -661,7 +670,12 @@ class PublicationStatus(_message.Message):
     topology: str
     payloads: _containers.RepeatedCompositeFieldContainer[ObjectStatus]
     payload_reason: str
-    def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., root: _Optional[str] = ..., kind: _Optional[str] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., targeted: _Optional[int] = ..., installed: _Optional[int] = ..., lost: _Optional[_Iterable[str]] = ..., installed_fraction: _Optional[float] = ..., t_bcast: _Optional[_Mapping[str, float]] = ..., floor_s: _Optional[float] = ..., chains: _Optional[_Iterable[_Union[Chain, _Mapping]]] = ..., fractions: _Optional[_Union[Fractions, _Mapping]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., objects: _Optional[_Iterable[str]] = ..., elapsed_s: _Optional[float] = ..., topology: _Optional[str] = ..., payloads: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., payload_reason: _Optional[str] = ...) -> None: ...
+    layout_reason: str
+    stripe_weights: _containers.RepeatedScalarFieldContainer[int]
+    rate_bytes_per_s: float
+    striped_s: float
+    plain_s: float
+    def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., root: _Optional[str] = ..., kind: _Optional[str] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., targeted: _Optional[int] = ..., installed: _Optional[int] = ..., lost: _Optional[_Iterable[str]] = ..., installed_fraction: _Optional[float] = ..., t_bcast: _Optional[_Mapping[str, float]] = ..., floor_s: _Optional[float] = ..., chains: _Optional[_Iterable[_Union[Chain, _Mapping]]] = ..., fractions: _Optional[_Union[Fractions, _Mapping]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., objects: _Optional[_Iterable[str]] = ..., elapsed_s: _Optional[float] = ..., topology: _Optional[str] = ..., payloads: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., payload_reason: _Optional[str] = ..., layout_reason: _Optional[str] = ..., stripe_weights: _Optional[_Iterable[int]] = ..., rate_bytes_per_s: _Optional[float] = ..., striped_s: _Optional[float] = ..., plain_s: _Optional[float] = ...) -> None: ...
 
 class ObjectStatus(_message.Message):
     __slots__ = ("object_id", "kind", "payload_bytes", "targeted", "installed", "base_root", "changed_elements", "compared_elements", "alarm")

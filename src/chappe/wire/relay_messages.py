@@ -129,6 +129,7 @@ def encode_hello(
         assignment_epoch=assignment_epoch,
         dialable=pb.DIALABLE_UNSPECIFIED if node.dialable else pb.DIALABLE_NO,
         data_port=node.data_port,
+        stripes=True,
     )
     return pb.JoinRequest(hello=hello)
 
