@@ -1,21 +1,25 @@
 """The faults of the fault table: what is done to whom, and which relays are looked at afterwards.
 
-Chains are lists of names from the head. A victim in the middle has somebody in front and somebody behind, so that a
-repair has a choice.
+Chains are lists of names from the head; with stripes those of all stripes, and everybody is in several. A victim in
+the middle has somebody in front and somebody behind, so that a repair has a choice.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.fleet import ShapedFleet, Worker, flip_byte
 from bench.links import Link
+from chappe.core.manifest import CHUNK_BYTES_PLAIN
 
 Chains = Sequence[Sequence[str]]
 JOINER = "joiner"
+ROTTEN = 32
+"""Chunks that rot where there are stripes: more than the longest period of a map of them."""
 CATCH_UP = 8
 """The rotted chunk is read by a relay that joins at half of the bytes: over links so much faster, that it does not
 become what the broadcast waits for."""
@@ -28,8 +32,9 @@ class Scene:
     fleet: ShapedFleet
     chains: Chains
     victim: str
-    link: Link
+    link: Link  # the victim's, and a joiner's
     payload_bytes: int
+    stripes: int
 
 
 Line = dict[str, Any]
@@ -44,8 +49,10 @@ def first_decision(lines: Sequence[Line]) -> Line | None:
     return next((x for x in lines if x["who"] == "coordinator" and x["event"] not in _NO_DECISIONS), None)
 
 
-def demoted(lines: Sequence[Line]) -> Line | None:
-    return next((x for x in lines if x["event"] == "demoted"), None)
+def no_longer_trusted(lines: Sequence[Line]) -> Line | None:
+    """Demoted, or, with stripes, given less to send: from sums over its hops, or because somebody behind it lags."""
+    found = {"demoted", "uplink_short", "segment_moved"}
+    return next((x for x in lines if x["event"] in found), None)
 
 
 def last_joined(lines: Sequence[Line]) -> Line | None:
@@ -75,17 +82,20 @@ class Case:
 
 
 def behind(chains: Chains, victim: str) -> list[str]:
-    """The segment below the victim."""
-    chain = next(chain for chain in chains if victim in chain)
-    return list(chain[chain.index(victim) + 1 :])
+    """The segments below the victim."""
+    return _once(name for chain in chains if victim in chain for name in chain[chain.index(victim) + 1 :])
 
 
 def others(chains: Chains, victim: str) -> list[str]:
-    return [name for chain in chains for name in chain if name != victim]
+    return [name for name in everybody(chains, victim) if name != victim]
 
 
 def everybody(chains: Chains, _: str) -> list[str]:
-    return [name for chain in chains for name in chain]
+    return _once(name for chain in chains for name in chain)
+
+
+def _once(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
 
 
 def joiner(_chains: Chains, _victim: str) -> list[str]:
@@ -93,17 +103,23 @@ def joiner(_chains: Chains, _victim: str) -> list[str]:
 
 
 def second(chains: Chains) -> str:
-    """A relay with somebody in front and behind."""
-    return max(chains, key=len)[1]
+    """A relay with somebody in front and behind; of several, the one that has both in most stripes."""
+    return _most_often([name for chain in sorted(chains, key=len, reverse=True) for name in chain[1:-1]])
 
 
 def tail(chains: Chains) -> str:
-    return max(chains, key=len)[-1]
+    return _most_often([chain[-1] for chain in sorted(chains, key=len, reverse=True)])
 
 
 def shortest_tail(chains: Chains) -> str:
-    """Behind whom a late joiner is placed."""
-    return min(chains, key=len)[-1]
+    """Behind whom a late joiner is placed; with stripes, and an uplink to spare, it stands in front of tails."""
+    if len(everybody(chains, "")) == sum(map(len, chains)):
+        return min(chains, key=len)[-1]
+    return _most_often([chain[-2] for chain in sorted(chains, key=len) if len(chain) > 1])
+
+
+def _most_often(names: Sequence[str]) -> str:
+    return max(names, key=Counter(names).__getitem__)  # the first of several
 
 
 async def _kill(scene: Scene) -> None:
@@ -130,9 +146,11 @@ async def _restart_coordinator(scene: Scene) -> None:
 
 
 async def _rot(scene: Scene) -> None:
-    """A bit of a chunk flips that the victim has had for long, and somebody comes who needs it from there."""
+    """A bit of a chunk flips that the victim has had for long, and somebody comes who needs it from there. With stripes
+    one of each of many chunks in a row: the joiner takes those of some stripes from there."""
     files = list(scene.fleet.store(scene.victim).glob("objects/*/files/model.safetensors"))
-    flip_byte(files[0], scene.payload_bytes // 8)
+    for chunk in range(1 if scene.stripes == 1 else ROTTEN):
+        flip_byte(files[0], scene.payload_bytes // 8 + chunk * CHUNK_BYTES_PLAIN)
     up, down = scene.link.up_bytes_per_s, scene.link.down_bytes_per_s
     assert up is not None
     assert down is not None
@@ -146,7 +164,7 @@ CASES = (
     Case("relay-blackholed", "relay blackholed", _blackhole, second, behind, "stall timeout + 1 s", dies=True),
     Case(
         *("relay-halves", "relay's uplink halves", _halve_uplink, second, behind, "demoted in 10 s", 312),
-        answer=demoted,
+        answer=no_longer_trusted,
     ),
     Case("worker-drops", "tail worker drops (SIGKILL)", _kill, tail, others, "no other waits", 240, dies=True),
     Case("worker-halves", "tail's downlink halves", _halve_downlink, tail, others, "no other waits", 240),

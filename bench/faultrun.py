@@ -13,14 +13,14 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from bench import scratch
 from bench.curves import Curve, complete_s, longest_silence, rate, receiving_again_s
-from bench.faultcases import JOINER, Case, Chains, Line, Scene, rot_met
+from bench.faultcases import JOINER, Case, Line, Scene, rot_met
 from bench.fleet import Scraper, ShapedFleet, Worker, digests
 from bench.links import Link
 from chappe.cli.process import FleetError, Process
@@ -36,7 +36,7 @@ _EVERY_RUN = frozenset({("fetch_ended", "complete"), ("landed", "installed")})
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What all runs of a session share."""
+    """What all runs of a session share. `uplinks` are shares of the link's, worker after worker; none: all of it."""
 
     snapshot: Path
     payload_bytes: int
@@ -44,6 +44,15 @@ class Setup:
     link: Link
     trainer: Link
     timeout_s: float
+    topology: str = "chains"
+    uplinks: tuple[float, ...] = ()
+
+    def link_of(self, number: int) -> Link:
+        """The link of the N-th worker, from 0."""
+        up = self.link.up_bytes_per_s
+        if not self.uplinks or up is None:
+            return self.link
+        return replace(self.link, up_bytes_per_s=up * self.uplinks[number % len(self.uplinks)])
 
 
 @dataclass(slots=True)
@@ -52,7 +61,8 @@ class Run:
 
     key: str
     victim: str | None = None
-    chains: list[list[str]] = field(default_factory=list)
+    chains: list[list[str]] = field(default_factory=list)  # of all stripes
+    stripes: int = 1
     living: list[str] = field(default_factory=list)
     t_bcast_s: dict[str, float | None] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
@@ -124,7 +134,7 @@ async def run_case(case: Case | None, setup: Setup, keep: Path | None = None) ->
     run = Run(case.key if case else "undisturbed")
     directory = scratch.make("faults")
     count = setup.workers - (1 if case and case.joins else 0)
-    workers = [Worker(f"w{i}", setup.link) for i in range(1, count + 1)]
+    workers = [Worker(f"w{i}", setup.link_of(i - 1)) for i in range(1, count + 1)]
     try:
         async with ShapedFleet(directory, setup.trainer, workers) as fleet:
             await _broadcast(run, case, setup, fleet)
@@ -142,14 +152,15 @@ async def _broadcast(run: Run, case: Case | None, setup: Setup, fleet: ShapedFle
     sampling = asyncio.create_task(sampler.run())
     started_s = time.time()
     try:
-        publish = await fleet.start_publish(setup.snapshot)
+        publish = await fleet.start_publish(setup.snapshot, "--topology", setup.topology)
         ended = asyncio.create_task(publish.output())
         async with asyncio.timeout(setup.timeout_s):
             await _unless_ended(publish, ended, sampler.until_mean(0.02 * setup.payload_bytes))
             run.chains = await fleet.planned_chains()
+            run.stripes = len([name for chain in run.chains for name in chain]) // len(fleet.workers)
             if case is not None:
                 run.victim = case.victim(run.chains)
-                sampler.closely.update(_chain_of(run.chains, run.victim))
+                sampler.closely.update((run.victim, *case.watched(run.chains, run.victim)))
             else:
                 sampler.closely.update(run.chains[0])
             await _unless_ended(publish, ended, sampler.until_mean(0.5 * setup.payload_bytes))
@@ -159,10 +170,10 @@ async def _broadcast(run: Run, case: Case | None, setup: Setup, fleet: ShapedFle
                 assert run.victim is not None
                 if case.joins:
                     sampler.add(JOINER)
-                    sampler.closely.add(JOINER)
                 if case.key == "coordinator":
                     sampler.closely.update(sampler.curves)
-                await case.inject(Scene(fleet, run.chains, run.victim, setup.link, setup.payload_bytes))
+                link = setup.link if case.joins else fleet.host(run.victim).link
+                await case.inject(Scene(fleet, run.chains, run.victim, link, setup.payload_bytes, run.stripes))
             output = await asyncio.shield(ended)
     except TimeoutError:
         run.error = f"did not finish within {setup.timeout_s:.0f} s"
@@ -205,10 +216,6 @@ async def _unless_ended(publish: Process, ended: asyncio.Task[bytes], waiting: A
         task.result()
     finally:
         task.cancel()
-
-
-def _chain_of(chains: Chains, name: str) -> list[str]:
-    return list(next(chain for chain in chains if name in chain))
 
 
 def _outcome(run: Run, publish: Process, output: bytes) -> None:

@@ -1,7 +1,9 @@
 """`python -m bench faults`: one relay's death must cost the fleet that relay and about a second.
 
 Eight workers on shaped links, real daemons in network namespaces. Each row is a broadcast of its own with one fault at
-half of the bytes; the first one is undisturbed, and what the others are held against.
+half of the bytes; the first one is undisturbed, and what the others are held against. With `--topology striped` uplinks
+are unequal, so that there are stripes: a death costs each stripe of the dead one an edge, and a weak uplink the worker
+its inner places, not its membership.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from pydantic import field_validator
@@ -32,6 +34,8 @@ from chappe.units import format_rate, format_size
 GOODPUT = 0.955
 """Share of a link that is payload: headers of Ethernet, IP, TCP at an MTU of 1500, as tbf counts them."""
 KEYS = tuple(case.key for case in CASES)
+UPLINKS = (1.0, 2 / 3, 2 / 3, 2 / 3, 1 / 2, 1 / 3, 1 / 5, 1 / 5)
+"""Of the rate, with stripes: the second fleet of `python -m bench unequal`."""
 
 
 class FaultSettings(Settings):
@@ -45,6 +49,8 @@ class FaultSettings(Settings):
     """The origin's uplink is so many times a worker's link."""
     rate: Rate = 1.25e6
     """A worker's link, up and down. Slow links keep the CPU out of the figures."""
+    topology: Literal["chains", "striped"] = "chains"
+    """striped: the workers' uplinks are all of that, two thirds (three times), half, a third, a fifth (twice)."""
     broadcast_s: float = 40.0
     """About how long the undisturbed broadcast takes: the payload follows from it."""
     undisturbed: int = 2
@@ -52,7 +58,7 @@ class FaultSettings(Settings):
     scale: float = 1.0
     """Of that time: 0.25 makes runs of 10 s, in which a fault weighs four times as much."""
     output: Path | None = None
-    """Where the JSON goes; bench/results/faults.json, or faults-KEYS.json with --only."""
+    """Where the JSON goes; bench/results/faults.json, or faults-striped.json, or faults-KEYS.json with --only."""
     logs: Path | None = None
     """Directory for the daemons' logs, one folder per run; not kept when not given."""
 
@@ -76,7 +82,8 @@ def faults(
 
 
 async def _measure(settings: FaultSettings, cases: Sequence[Case], json: bool) -> int:
-    output = settings.output or RESULTS / f"{'-'.join(['faults', *settings.only])}.json"
+    striped = ["striped"] if settings.topology == "striped" else []
+    output = settings.output or RESULTS / f"{'-'.join(['faults', *striped, *settings.only])}.json"
     report = await _session(settings, cases)
     parameters = settings.model_dump(mode="json", exclude={"output", "logs"})
     rows = [row.to_json() for row in report.rows]
@@ -126,7 +133,12 @@ async def _session(settings: FaultSettings, cases: Sequence[Case]) -> Report:
         snapshot = make_snapshot(directory / "model", round(GOODPUT * settings.rate * planned_s))
         payload = sum(path.stat().st_size for path in snapshot.rglob("*") if path.is_file())
         trainer = Link(up_bytes_per_s=settings.chains * settings.rate)
-        setup = Setup(snapshot, payload, settings.workers, link, trainer, timeout_s=60.0 + 4 * planned_s)
+        setup = Setup(
+            *(snapshot, payload, settings.workers, link, trainer),
+            timeout_s=60.0 + 4 * planned_s,
+            topology=settings.topology,
+            uplinks=UPLINKS if settings.topology == "striped" else (),
+        )
         runs: list[tuple[Case | None, Run]] = []
         for case in (*[None] * settings.undisturbed, *cases):
             print(f"{case.title if case else 'undisturbed'} ...", file=sys.stderr, flush=True)
@@ -178,8 +190,15 @@ def show(report: Report, settings: FaultSettings) -> None:
     console.print(table)
     wrong = [row.run.key for row in report.rows if not row.run.identical]
     console.print(
-        f"{settings.workers} workers, {settings.chains} chains, {format_rate(settings.rate)} each way,"
+        f"{settings.workers} workers, {_shape(report, settings)}, {format_rate(settings.rate)} each way,"
         f" {format_size(report.payload_bytes)}; copies: {'all identical' if not wrong else 'WRONG in ' + str(wrong)}"
+    )
+
+
+def _shape(report: Report, settings: FaultSettings) -> str:
+    stripes = max((row.run.stripes for row in report.rows), default=1)
+    return (
+        f"{settings.chains} chains" if stripes == 1 else f"{stripes} stripes, uplinks of a fifth of that to all of it"
     )
 
 

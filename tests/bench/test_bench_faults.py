@@ -88,6 +88,31 @@ def test_who_is_hit_and_who_is_watched(key: str, victim: str, watched: list[str]
     assert case.watched(CHAINS, victim) == watched
 
 
+STRIPES = [["a", "b", "c", "d"], ["b", "c", "a", "d"], ["a", "c"], ["b", "d"]]  # two of four, two chains of two
+
+
+@pytest.mark.parametrize(
+    ("key", "victim", "watched"),
+    [
+        ("relay-drops", "c", ["d", "a"]),  # inner in both long chains
+        ("worker-halves", "d", ["a", "b", "c"]),
+        ("coordinator", "c", ["a", "b", "c", "d"]),
+        ("rot", "a", [faultcases.JOINER]),
+    ],
+)
+def test_with_stripes_everybody_is_watched_once(key: str, victim: str, watched: list[str]) -> None:
+    case = CASES[key]
+    assert case.victim(STRIPES) == victim
+    assert case.watched(STRIPES, victim) == watched
+
+
+def test_with_stripes_uplinks_are_unequal(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, 1, 3, Link(9e6, 6e6), Link(), 1.0, "striped", (1.0, 1 / 3))
+    assert [setup.link_of(n).up_bytes_per_s for n in range(3)] == [9e6, pytest.approx(3e6), 9e6]
+    assert all(setup.link_of(n).down_bytes_per_s == 6e6 for n in range(3))
+    assert Setup(tmp_path, 1, 3, Link(9e6, 6e6), Link(), 1.0).link_of(1) == Link(9e6, 6e6)
+
+
 def test_a_row_counts_what_it_received_more_than_the_undisturbed_run() -> None:
     calm = Run("undisturbed", t_bcast_s={"1.0": 40.0}, received_bytes={"a": 1010, "b": 1010})
     calm.wire_received_bytes = {"a": 1100, "b": 1120}
@@ -113,7 +138,8 @@ def test_the_answer_to_a_fault_is_found_in_the_logs() -> None:
     assert CASES["relay-drops"].answer(lines) is lines[3]
     assert CASES["coordinator"].answer(lines) is lines[4]
     assert CASES["rot"].answer(lines) is None
-    assert CASES["relay-halves"].answer([*lines, {"who": "coordinator", "event": "demoted"}]) is not None
+    for event in ("demoted", "uplink_short", "segment_moved"):
+        assert CASES["relay-halves"].answer([*lines, {"who": "coordinator", "event": event}]) is not None
 
 
 def test_rot_is_one_bit(tmp_path: Path) -> None:
