@@ -11,10 +11,11 @@ from chappe.core import events as ev
 from chappe.core.bridging import mend
 from chappe.core.chain import SOURCE, Chain, Layout
 from chappe.core.feeding import served
+from chappe.core.fleet import Fleet
 from chappe.core.links import SUCCESS_SHARE
 from chappe.core.publication import Publication
 from chappe.core.reasons import ParentLossReason
-from chappe.core.state import FleetState
+from chappe.core.state import FleetConfig, FleetState
 from chappe.core.striped import hop_bytes_per_s
 from chappe.core.stripemap import StripeMap
 from chappe.core.workers import Worker
@@ -97,6 +98,28 @@ def test_who_does_not_know_stripes_is_named() -> None:
     newest = max(storm.fleet.state.publications.values(), key=lambda p: p.version)
     names = ", ".join(sorted(node.name for node in storm.relays[:2]))
     assert newest.grounds.why.startswith(f"plain: {names} are of a release without stripes; ")
+
+
+@pytest.mark.parametrize(
+    ("topology", "mbytes_per_s", "plain"),
+    [(ev.Topology.AUTO, 8, False), (ev.Topology.AUTO, 800, True), (ev.Topology.STRIPED, 800, False)],
+)
+def test_where_hosts_are_the_limit_stripes_have_to_be_asked_for(
+    topology: ev.Topology, mbytes_per_s: int, plain: bool
+) -> None:
+    down = mbytes_per_s * 1e6
+    fleet = Fleet(FleetConfig("run"))
+    fleet.handle(ev.Hello("o", 1, ev.Role.ORIGIN, "o", 1, "o:1", 2 * down), 0.0)
+    for number, share in enumerate((1, 1, 0.5, 0.25, 0.25)):
+        name = f"w{number}"
+        fleet.handle(ev.Hello(name, 2 + number, ev.Role.RELAY, name, 1, f"{name}:1", share * down, down), 0.0)
+    size = round(20 * down)
+    fleet.handle(ev.PublishRequested(1, "o", "x", 1, 1.0, topology, 0, size, 0.0), 1.0)
+    fleet.handle(ev.Offered("o", 1, "x", 1, "full", size, size, size >> 16), 1.0)
+    (publication,) = fleet.state.publications.values()
+    assert publication.stripes.plain is plain
+    assert ("hosts are the limit" in publication.grounds.why) is plain
+    assert (publication.grounds.rate_bytes_per_s is None) is plain
 
 
 @pytest.mark.parametrize("block", range(3))

@@ -14,10 +14,14 @@ RECEIVED = "relayd_received_bytes_total"
 UPLINKS = {"w1": 80, "w2": 80, "w3": 40, "w4": 20, "w5": 20}
 
 
+def linked(name: str, up: int) -> RelaySpec:
+    """Limited to what it declares: an idle fleet's probes say the same."""
+    rates = {"--uplink": up, "--limit-uplink": up, "--downlink": 80, "--limit-downlink": 80}
+    return RelaySpec(name, (*HTTP, *(text for flag, rate in rates.items() for text in (flag, f"{rate}mbit"))))
+
+
 def unequal() -> tuple[RelaySpec, ...]:
-    return tuple(
-        RelaySpec(name, (*HTTP, "--uplink", f"{up}mbit", "--downlink", "80mbit")) for name, up in UPLINKS.items()
-    )
+    return tuple(linked(name, up) for name, up in UPLINKS.items())
 
 
 async def test_unequal_links_are_striped_and_nothing_comes_twice(tmp_path: Path) -> None:
@@ -25,7 +29,7 @@ async def test_unequal_links_are_striped_and_nothing_comes_twice(tmp_path: Path)
     size = sum(p.stat().st_size for p in source.rglob("*") if p.is_file())
     async with (
         LocalFleet(tmp_path / "fleet", unequal()) as fleet,
-        AsyncPublisher(fleet.address, uplink="160mbit") as publisher,
+        AsyncPublisher(fleet.address, uplink="160mbit", limit_uplink="160mbit") as publisher,
     ):
         result = await (await publisher.publish(source, version=1, topology="striped")).wait(1.0, timeout_s=60)
         assert result.installed == len(UPLINKS)
@@ -52,7 +56,7 @@ async def test_a_relay_that_dies_halfway_is_replaced_in_each_of_its_stripes(
     size = sum(p.stat().st_size for p in source.rglob("*") if p.is_file())
     async with (
         LocalFleet(tmp_path / "fleet", unequal()) as fleet,
-        AsyncPublisher(fleet.address, uplink="160mbit") as publisher,
+        AsyncPublisher(fleet.address, uplink="160mbit", limit_uplink="160mbit") as publisher,
     ):
         publication = await publisher.publish(source, version=1, topology="striped")
         for process in fleet.workers.values():
@@ -68,7 +72,7 @@ async def test_a_relay_that_dies_halfway_is_replaced_in_each_of_its_stripes(
 
 async def test_equal_links_stay_plain(tmp_path: Path) -> None:
     source = make_snapshot(tmp_path / "model", 2 << 20, seed=3)
-    specs = tuple(RelaySpec(f"w{i}", (*HTTP, "--uplink", "80mbit", "--downlink", "80mbit")) for i in range(1, 4))
+    specs = tuple(linked(f"w{i}", 80) for i in range(1, 4))
     async with (
         LocalFleet(tmp_path / "fleet", specs) as fleet,
         AsyncPublisher(fleet.address, uplink="80mbit") as publisher,

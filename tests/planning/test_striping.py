@@ -7,7 +7,8 @@ import random
 import pytest
 
 from chappe.core.manifest import CHUNK_BYTES_PLAIN
-from chappe.planning.striping import WORTH, plan_striping, striped_chunk_bytes
+from chappe.planning.stripes import ORIGIN_STREAMS_MAX, STRIPES_MAX
+from chappe.planning.striping import WORTH, judge_striping, plan_striping, striped_chunk_bytes
 from chappe.planning.topology import Link, plan_chains
 from chappe.units import format_rate
 
@@ -79,3 +80,41 @@ def test_stripes_are_laid_only_where_they_promise_enough(seed: int) -> None:
             assert set(striping.whys) == {k.worker_id for k in links}
     assert laid >= 5
     assert WORTH > 1
+
+
+def large(b0: float) -> tuple[float, list[Link]]:
+    rng = random.Random(7)
+    return b0 * MBIT, links_of(*[rng.uniform(50, 100) for _ in range(200)], down=100)
+
+
+@pytest.mark.parametrize("b0", [300, 1000, 2500, 10000])
+def test_what_many_stripes_cost_is_bounded_in_a_large_fleet(b0: float) -> None:
+    """ARCHITECTURE has the figures: these are the limits that they stay within."""
+    origin, links = large(b0)
+    judged = judge_striping(origin, links, payload_bytes=200e6)
+    if judged.striping is None:
+        assert b0 == 10000  # so many chains are short: nobody passes on much
+        return
+    plan = judged.striping.plan
+    assert 2 <= len(plan.stripes) <= STRIPES_MAX
+    assert sum(len(stripe.chains) for stripe in plan.stripes) <= ORIGIN_STREAMS_MAX
+    places = [name for stripe in plan.stripes for chain in stripe.chains for name in chain]
+    assert len(places) == len(plan.stripes) * len(links)
+    assert plan.fill_s < 0.1 * plan.t_all_s
+
+
+@pytest.mark.parametrize("b0", [300, 1000])
+def test_small_payloads_take_the_stripes_that_their_size_justifies(b0: float) -> None:
+    origin, links = large(b0)
+    counts = []
+    for size in (1e6, 1e7, 1e8, 1e10):
+        judged = judge_striping(origin, links, payload_bytes=size)
+        counts.append(1 if judged.striping is None else len(judged.striping.plan.stripes))
+    assert counts[0] == 1, "of a megabyte the fill of a chain of stripes is more than it saves"
+    assert counts == sorted(counts)
+    assert counts[-1] >= 8
+    small = judge_striping(origin, links, payload_bytes=1e6)
+    assert small.why.startswith("plain: not worth stripes, T(1) ")
+    assert small.striped_s is not None
+    assert small.plain_s is not None
+    assert small.plain_s <= WORTH * small.striped_s

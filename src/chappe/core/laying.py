@@ -12,8 +12,11 @@ from chappe.core.publication import Publication
 from chappe.core.rates import downlink, link_of, uplink
 from chappe.planning.striping import Judged, judge_striping, striped_chunk_bytes
 from chappe.planning.topology import Link, Plan, broadcast_floor, plan_chains, plan_star, worker_rate
+from chappe.units import format_rate
 
 NAMED_MAX = 3
+AUTO_BYTES_PER_S_MAX = 125e6
+"""Faster, hosts are the limit, not links: nobody takes stripes for that who has not asked for them."""
 
 
 class Laying:
@@ -42,14 +45,7 @@ class Laying:
         usual = chunk_bytes_for(worker_rate(links))
         if self._ruled_out(event.topology, event.chains, event.origin_id, links) is not None:
             return usual
-        judged = judge_striping(
-            origin,
-            links,
-            payload_bytes=max(1, event.snapshot_bytes),
-            fraction=event.until,
-            origin_dialable=event.origin_id not in self._context.undialable,
-            chunk_bytes=CHUNK_BYTES_PLAIN,
-        )
+        judged = self._worth(event, origin, links, event.snapshot_bytes, CHUNK_BYTES_PLAIN)
         return usual if judged.striping is None else striped_chunk_bytes(judged.striping, usual)
 
     def lay(self, publication: Publication, links: list[Link]) -> None:
@@ -146,14 +142,26 @@ class Laying:
         ruled_out = self._ruled_out(publication.topology, publication.chains_wanted, publication.origin_id, links)
         if ruled_out is not None:
             return Judged(None, ruled_out)
-        return judge_striping(
-            self.origin_rate(publication.origin_id) * self._share(publication),
+        rate = self.origin_rate(publication.origin_id) * self._share(publication)
+        return self._worth(publication, rate, links, publication.payload_bytes, publication.chunk_bytes)
+
+    def _worth(
+        self, what: Publication | PublishRequested, rate: float, links: list[Link], size: int, chunk_bytes: int
+    ) -> Judged:
+        """`rate` is the origin's share for this object, in bytes per second."""
+        judged = judge_striping(
+            rate,
             links,
-            payload_bytes=max(1, publication.payload_bytes),
-            fraction=publication.until,
-            origin_dialable=publication.origin_id not in self._context.undialable,
-            chunk_bytes=publication.chunk_bytes,
+            payload_bytes=max(1, size),
+            fraction=what.until,
+            origin_dialable=what.origin_id not in self._context.undialable,
+            chunk_bytes=chunk_bytes,
         )
+        found = 0.0 if judged.striping is None else judged.striping.plan.rate_bytes_per_s
+        if what.topology is Topology.AUTO and found > AUTO_BYTES_PER_S_MAX:
+            why = f"plain: at {format_rate(found)} hosts are the limit, not links"
+            return Judged(None, why, judged.striped_s, judged.plain_s)
+        return judged
 
 
 def _some(names: list[str]) -> str:
