@@ -10,7 +10,7 @@ import relayd.relay
 from relayd.__main__ import main
 
 from chappe.core.stripemap import PLAIN, StripeMap
-from chappe.hop import client, course, receive
+from chappe.hop import asked, client, course
 from chappe.v1 import coordinator_pb2 as pb
 from chappe.wire import relay_messages
 
@@ -27,7 +27,7 @@ def _decode_stripes(*_: Any) -> StripeMap:
 
 if __name__ == "__main__":
     relayd.relay.encode_hello = _encode_hello
-    for module in (relay_messages, client, course, receive):
+    for module in (relay_messages, asked, client, course):
         module.decode_stripes = _decode_stripes  # type: ignore[attr-defined]
     client.encode_stripes = lambda _: None  # type: ignore[attr-defined]
     sys.exit(main())
