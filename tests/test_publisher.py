@@ -77,7 +77,7 @@ async def test_a_file_arrives_everywhere_bit_for_bit(
     result = await publication.wait(timeout_s=60)
     for relay in relays:
         assert (await relay.until_installed(12)).files() == {"policy.safetensors": model.read_bytes()}
-    assert (result.run, result.version, result.kind, result.topology) == ("run-1", 12, "full", "chains")
+    assert (result.run, result.version, result.kind, result.topology) == ("run-1", 12, "full", "auto")
     assert result.payload_bytes == result.snapshot_bytes == model.stat().st_size
     assert (result.targeted, result.installed, result.installed_fraction, result.lost) == (2, 2, 1.0, ())
     assert sorted(name for chain in result.chains for name in chain) == ["w0", "w1"]
