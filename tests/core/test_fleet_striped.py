@@ -60,7 +60,8 @@ class MixedStorm(StripedStorm):
                 assert publication.layout.stripes in ([], [0])
                 assert all(stripe == 0 for stripe, _ in publication.edges.main)
             elif publication.active:
-                named = [*publication.layout.workers(), publication.origin_id]
+                named = [*publication.layout.workers()]
+                named += [] if publication.origin_out or publication.source_failed else [publication.origin_id]
                 assert [w for w in named if w in workers and not workers[w].stripes] == []
 
 

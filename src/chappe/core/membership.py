@@ -143,6 +143,7 @@ class Membership:
 
     def origin_returned(self, publication: Publication) -> None:
         publication.origin_out = False
+        self._placement.suit(publication, self._context.state.workers[publication.origin_id])  # it may be another one
         self._context.log("origin_returned", RebuildReason.ORIGIN_RETURNED.value, version=publication.version)
         self._context.touch_all(publication)
         self._placement.heal(publication)
