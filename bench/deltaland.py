@@ -95,7 +95,7 @@ class Delivery:
 def landings(update: Update, directories: Mapping[str, Path], link_bytes_per_s: float, repeat: int) -> list[Row]:
     """`update` is of one shard. One row a directory, by name; times are medians, in seconds."""
     base, target = (Sharded.of(memoryview(v).cast("B")) for v in (update.base, update.target))
-    _touch_memory(_TOUCHED * SHARDS * len(base.shard))
+    touch_memory(_TOUCHED * SHARDS * len(base.shard))
     rows = []
     for name, directory in directories.items():
         directory.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def landings(update: Update, directories: Mapping[str, Path], link_bytes_per_s: 
     return rows
 
 
-def _touch_memory(size_bytes: int) -> None:
+def touch_memory(size_bytes: int) -> None:
     """A virtual machine's host gives it a page when it is first written, at some 0.5 GB/s: that is not measured."""
     size_bytes = min(size_bytes, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4)
     np.ones(size_bytes, np.uint8)

@@ -42,7 +42,8 @@ def _chain_vs_star(report: Report) -> list[Table]:
 
 
 def _delta_links(report: Report) -> list[Table]:
-    return [Table(*deltalinks.columns_and_cells(report["summary"]))]
+    rows = report["summary"]
+    return [Table(*deltalinks.columns_and_cells(rows)), Table(*deltalinks.phase_columns_and_cells(rows))]
 
 
 def _peers(report: Report) -> list[Table]:

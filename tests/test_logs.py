@@ -13,10 +13,11 @@ from chappe.logs import configure_logging
 
 @pytest.fixture(autouse=True)
 def _restore() -> Iterator[None]:
-    root = logging.getLogger()
+    root, ours = logging.getLogger(), logging.getLogger("chappe.origin")
     handlers, level = root.handlers[:], root.level
     yield
     root.handlers[:], root.level = handlers, level
+    ours.setLevel(logging.NOTSET)
     structlog.reset_defaults()
 
 
@@ -27,8 +28,13 @@ def test_json_lines_of_ours_and_of_libraries() -> None:
     structlog.get_logger().debug("not shown")
     logging.getLogger("some.library").warning("careful")
     logging.getLogger("some.library").info("not shown either")
+    logging.getLogger("chappe.origin.job").info("accepted")
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert [(line["event"], line["level"]) for line in lines] == [("landed", "info"), ("careful", "warning")]
+    assert [(line["event"], line["level"]) for line in lines] == [
+        ("landed", "info"),
+        ("careful", "warning"),
+        ("accepted", "info"),
+    ]
     assert lines[0]["version"] == 3
     assert lines[0]["timestamp"].endswith("Z")
 

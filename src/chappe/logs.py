@@ -51,3 +51,4 @@ def configure_logging(log_format: str = LogFormat.CONSOLE, level: str = "info", 
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(number, logging.WARNING))  # libraries speak up only when something is wrong
+    logging.getLogger("chappe.origin").setLevel(number)  # of a library in somebody's trainer: the standard module

@@ -247,7 +247,39 @@ def test_more_than_it_may_have_is_given_up(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize(("chunk_bytes", "chunks"), [(64 * KIB, 4), (256 * KIB, 1), (MIB, 1)])
+def test_the_first_page_waits_for_few_blocks_where_chunks_are_small(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    (tmp_path / "model").mkdir()
+    save_file(
+        {f"w{i:02}": rng.integers(0, 256, 8 * KIB, dtype=np.uint8) for i in range(24)},
+        tmp_path / "model" / "model.safetensors",
+    )
+    source = scan(tmp_path / "model")
+    made: list[int] = []
+    at_first: list[int] = []
+
+    class Counted:
+        base_root = ""
+
+        @contextmanager
+        def opened(self) -> Iterator[tuple[DeltaPlan, MakeBlocks]]:
+            def counted(algorithm, _mapper):  # type: ignore[no-untyped-def]
+                for block in blocks(algorithm, map):
+                    made.append(block.ordinal)
+                    yield block
+
+            with Whole(source).opened() as (plan, blocks):
+                yield plan, counted
+
+    file = DeltaFile(Counted(), full(source), tmp_path, chunk_bytes=16 * KIB)
+    file.on_page = lambda _: at_first.append(len(made))
+    file.encode()
+    file.close(ROOT)
+    file.discard()
+    assert at_first[0] <= 11  # of 8 KiB, for a page of 64 KiB: the container's chunks are no larger than those
+
+
+@pytest.mark.parametrize(("chunk_bytes", "chunks"), [(16 * KIB, 4), (64 * KIB, 4), (256 * KIB, 1), (MIB, 1)])
 def test_a_page_is_little_enough_to_leave_soon(chunk_bytes: int, chunks: int) -> None:
     assert pages_of(chunk_bytes) == chunks
 

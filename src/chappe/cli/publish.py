@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 from chappe.cli.settings import NO_TLS, Flat, Rate, Settings, TlsSettings
 from chappe.errors import UsageError
 from chappe.hop.malloc import raise_thresholds
+from chappe.logs import LogFormat
 from chappe.wire.tcp_frames import STREAMS_MAX
 
 
@@ -59,6 +60,10 @@ class PublishSettings(Settings):
     to every worker directly: only for comparison."""
     chains: int = 0
     """The number of chains; 0 leaves it to the planner."""
+    log_format: LogFormat = LogFormat.CONSOLE
+    """On stderr: console for people, json for machines."""
+    log_level: Annotated[str, Parameter(show_choices=False)] = "warning"
+    """debug, info, warning or error. info says when what was made and could leave."""
 
     @field_validator("until")
     @classmethod
@@ -72,6 +77,13 @@ class PublishSettings(Settings):
     def _version(cls, value: int | None) -> int | None:
         if value is not None and value < 1:
             raise ValueError(f"{value}: versions begin at 1")
+        return value
+
+    @field_validator("log_level")
+    @classmethod
+    def _level(cls, value: str) -> str:
+        if value not in ("debug", "info", "warning", "error"):
+            raise ValueError(f"{value!r} is not debug, info, warning or error")
         return value
 
     @field_validator("keep_deltas")

@@ -27,7 +27,7 @@ FOLLOW_RETRY_S = 1.0
 
 async def run_publish(path: Path | None, settings: PublishSettings, tls: TlsSettings, *, as_json: bool = False) -> int:
     """Publish and print the result. Raises the publication's error; when cancelled, cancels the publication."""
-    configure_logging(level="warning")
+    configure_logging(settings.log_format, settings.log_level)
     for flag, address in (("--coordinator", settings.coordinator), ("--listen", settings.listen)):
         address_of(flag, address)
     if settings.advertise is not None:

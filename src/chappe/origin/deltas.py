@@ -116,7 +116,8 @@ class DeltaFile:
         self._working = False
         self._claim = threading.Lock()  # between work in a thread, `hold` and `discard`
         self._holders = 1
-        self._packer = Packer(manifest.algorithm)
+        # Nothing is written before a container's chunk is full: it is no larger than what travels.
+        self._packer = Packer(manifest.algorithm, min(chunk_bytes, CHUNK_BYTES_PLAIN))
         self._plan: DeltaPlan | None = None
         self._windows: Windows | None = None
         self._directory: Path | None = None

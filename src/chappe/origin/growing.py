@@ -22,12 +22,14 @@ from chappe.hop.source import ChunkSpan, OpenChunk, Signal, SourceState
 from chappe.wire.manifest import encode_header, encode_page
 
 PAGE_PAYLOAD_BYTES = 256 << 10
-"""A chunk can leave once its page is full: of a delta, a page of this much stands for some 30 MB that were compared."""
+PAGE_CHUNKS_MAX = 4
+"""A chunk can leave once its page is full: of a delta, 256 KiB stand for some 30 MB that were compared, and of a small
+one, whose chunks are small, they would be a third of all."""
 
 
 def pages_of(chunk_bytes: int) -> int:
     """Chunks of a page."""
-    return max(1, PAGE_PAYLOAD_BYTES // chunk_bytes)
+    return max(1, min(PAGE_CHUNKS_MAX, PAGE_PAYLOAD_BYTES // chunk_bytes))
 
 
 class _Descriptor:

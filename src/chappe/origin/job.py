@@ -159,6 +159,7 @@ class PublishJob:
         """Serve the object. Once: a call that was made again is accepted again."""
         self._accepted = True
         self.publication.accepted(accepted.version)
+        log.info("%s is accepted %.3f s after publish()", self._what, boot_now() - self._started_s)
         if self._object is not None:
             return
         if accepted.object_id:
@@ -239,6 +240,7 @@ class PublishJob:
         except SnapshotError as error:
             self._failure = error  # says more than the reason that was passed on
         else:
+            log.info("%s is hashed", self._what)
             self._node.session.announce_root(self.object_id, root)
             if not self._root.done():
                 self._root.set_result(root)

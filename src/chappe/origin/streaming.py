@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 
 from chappe.errors import ChappeError, ManifestError, SnapshotError
@@ -18,6 +19,8 @@ from chappe.origin.deltas import DeltaFile
 from chappe.origin.growing import GrowingObject
 from chappe.origin.node import OriginNode
 from chappe.origin.session import ObjectOffer
+
+log = logging.getLogger(__name__)  # a library in somebody's trainer: nothing is printed uninvited
 
 
 class Streamed:
@@ -49,6 +52,7 @@ class Streamed:
         file.on_page = lambda digests: _tell(loop, self._announce, digests)
         try:
             await loop.run_in_executor(None, file.encode)
+            log.info("version %d: %d bytes of object %s are encoded", self._version, file.payload_bytes, self.object_id)
             await loop.run_in_executor(None, file.close, await asyncio.shield(root))
         except ChappeError as error:
             raise (SnapshotError(self._failure) if self._failure else error) from error
@@ -77,10 +81,13 @@ class Streamed:
             open_end=True,
         )
         self._node.session.offer(self._offer)
+        log.info("version %d: object %s is offered, and being encoded", self._version, self.object_id)
 
     def _announce(self, digests: list[bytes]) -> None:
         if self._object is not None:
             self._object.announce(digests)
+            if self._object.pages_held == 1:
+                log.info("version %d: the first chunks of object %s can leave", self._version, self.object_id)
 
     def _end(self) -> None:
         served, offer, file = self._object, self._offer, self.file
@@ -91,6 +98,7 @@ class Streamed:
         offer.changed_elements, offer.compared_elements = file.changed_elements, file.compared_elements
         self._node.session.offer(offer)
         served.close_end(file.last_page, file.payload_bytes)
+        log.info("version %d: the last chunks of object %s can leave", self._version, self.object_id)
 
     def _failed(self, reason: str) -> None:
         """It cannot be served, or a child has found it wrong."""
