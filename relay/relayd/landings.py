@@ -8,18 +8,19 @@ Install ─▶ the command ──▶ remembered in the store ──▶ InstallEn
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import structlog
 
 from chappe.clock import boot_now
+from chappe.core.effects import Target
 from chappe.core.relay_events import InstallEnded, Land, Landed, LandFailed, LocalFault, RelayEvent, Restored
 from chappe.errors import DeltaError, RootMismatchError, StoreError, VersionConflictError
 from chappe.hop.adapters import refusal
 from chappe.hop.objects import StoredObject
-from chappe.hop.records import LandedSnapshot
+from chappe.hop.records import LandedSnapshot, LandingRecord
 from chappe.hop.store import Store
 from relayd.edges import fault_of
 from relayd.install import environment, run_command
@@ -60,6 +61,13 @@ class Landings:
         self._install_seconds = install_seconds
         self._base_store = base_store
         self._landed_s: dict[int, float] = {}
+
+    def foresee(self, targets: Sequence[Target]) -> None:
+        """What is to land, as far as it is announced: its record is written while chunks still come."""
+        for target in targets:
+            held = self._store.get(target.object_id)
+            if target.root and held is not None and held.landed is None:
+                held.seals.foresee(LandingRecord(target.version, target.root))
 
     async def land(self, order: Land) -> None:
         self.running.add(order.version)

@@ -193,11 +193,10 @@ class Relay:
                     case Landed() | LandFailed() | InstallEnded():
                         self.landed.fire()
                     case Assigned(assignment):
+                        self._landings.foresee(assignment.targets)
                         self.engine.assigned(assignment)
                     case Connected():
                         self.engine.joined()
-                    case _:
-                        pass
         finally:
             self._handling = False
 

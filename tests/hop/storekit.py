@@ -135,6 +135,13 @@ def receive(store: Store, model: Model, numbers: Iterable[int] | None = None) ->
     return held
 
 
+def synced_ahead(held: StoredObject) -> list[BaseException]:
+    """Wait for what threads sync of it while it is received. Returns what failed."""
+    seals = held.seals
+    futures = [seals._named, seals._kept, *seals._earlier, *seals._files.values()]
+    return [error for future in futures if future is not None and (error := future.exception()) is not None]
+
+
 def tree(path: Path) -> dict[str, bytes]:
     """Every file below a directory."""
     return {p.relative_to(path).as_posix(): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
@@ -147,8 +154,12 @@ class CrashError(BaseException):
 class FaultyDisk(Disk):
     """Counts operations; dies at the `crash_at`-th, or fails those named in `faults`, from then on, with an errno."""
 
-    def __init__(self, crash_at: int | None = None) -> None:
+    def __init__(self, crash_at: int | None = None, *, ordered: bool | None = None) -> None:
+        """`ordered`: whether this file system keeps the order of names; None asks it."""
         self.operations: list[str] = []
+        self.moments: list[tuple[str, Path]] = []
+        """What was synced ("fsync") and what got a new name ("rename", the new one), when that was done."""
+        self.ordered = ordered
         self.crash_at = crash_at
         self.faults: dict[str, int] = {}
 
@@ -159,6 +170,17 @@ class FaultyDisk(Disk):
         if operation in self.faults:
             code = self.faults[operation]
             raise OSError(code, os.strerror(code))
+
+    def keeps_order(self, path: Path) -> bool:
+        return super().keeps_order(path) if self.ordered is None else self.ordered
+
+    def fsync(self, path: Path) -> None:
+        super().fsync(path)
+        self.moments.append(("fsync", path))
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        self.moments.append(("rename", target))
 
     def fail(self, operations: Sequence[str], code: int = errno.ENOSPC) -> None:
         self.faults = dict.fromkeys(operations, code)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chappe.hop import allocate as module
+from chappe.hop import filesystem
 from chappe.hop.allocate import allocate
 
 
@@ -20,7 +21,7 @@ def allocated(fd: int, size_bytes: int) -> tuple[int, int]:
 
 def test_room_is_reserved_on_a_disk(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
-        if module._file_system(file.fileno()) in module._MEMORY_FILE_SYSTEMS:
+        if filesystem.magic(file.fileno()) in filesystem.IN_MEMORY:
             assert allocated(file.fileno(), 1 << 20) == (1 << 20, 0)
         else:
             length, reserved = allocated(file.fileno(), 1 << 20)
@@ -48,7 +49,7 @@ def test_without_fallocate_the_file_still_has_its_length(
 
 def test_no_room_is_an_error(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
-        if module._file_system(file.fileno()) in module._MEMORY_FILE_SYSTEMS:
+        if filesystem.magic(file.fileno()) in filesystem.IN_MEMORY:
             pytest.skip("the temporary directory is in memory: nothing is reserved there")
         with pytest.raises(OSError) as caught:
             allocate(file.fileno(), 1 << 60)

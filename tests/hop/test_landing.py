@@ -13,6 +13,7 @@ from storekit import KIB, MIB, FaultyDisk, make_model, model_of, receive, tree
 
 from chappe.errors import DiskFullError, StoreError, VersionConflictError
 from chappe.hop.landing import current_version, survey
+from chappe.hop.records import LandingRecord
 from chappe.hop.store import Store
 from chappe.hop.verify import verify_directory
 
@@ -51,17 +52,36 @@ def test_a_landed_object_serves_its_own_chunks(store: Store) -> None:
     assert held.computed_root() == ONE.root
 
 
-def test_everything_is_on_the_device_before_the_rename(store: Store, disk: FaultyDisk) -> None:
-    receive(store, ONE)
-    disk.operations.clear()
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("foreseen", [True, False])
+def test_everything_is_on_the_device_before_the_rename(
+    store: Store, disk: FaultyDisk, ordered: bool, foreseen: bool
+) -> None:
+    disk.ordered = ordered
+    held = receive(store, ONE)
+    if foreseen:
+        held.seals.foresee(LandingRecord(1, ONE.root))
     store.land(ONE.object_id, 1, ONE.root)
-    moves = [i for i, operation in enumerate(disk.operations) if operation == "rename"]
-    record, files, current = moves
-    assert disk.operations[:record].count("fsync") == 0
-    # 2 files, 1 directory below, files/ itself; header, pages, the record, objects/<id>, objects/
-    assert disk.operations[record:files].count("fsync") == 2 + 1 + 1 + 5
-    assert disk.operations[files:current].count("fsync") == 2  # snapshots/, objects/<id>
-    assert disk.operations[current:].count("fsync") == 1  # the store
+    layout, own = store.layout, store.layout.object(ONE.object_id)
+    moved = disk.moments.index(("rename", layout.snapshot(1)))
+    files = {own.files / path for path in ONE.files}
+    frame = {own.files, own.files / "d", own.header, own.pages, own.landing, own.root, layout.objects}
+    assert {path for what, path in disk.moments[:moved] if what == "fsync"} >= files | frame
+    swapped = disk.moments.index(("rename", layout.current))
+    between = {path for _, path in disk.moments[moved + 1 : swapped]}
+    assert between == (set() if ordered else {layout.snapshots, own.root})
+    assert disk.moments[swapped + 1 :] == [("fsync", layout.root)]
+
+
+def test_an_older_version_is_durable_though_it_is_not_current(store: Store, disk: FaultyDisk) -> None:
+    disk.ordered = True
+    receive(store, TWO)
+    store.land(TWO.object_id, 2, TWO.root)
+    receive(store, ONE)
+    store.land(ONE.object_id, 1, ONE.root)
+    moved = disk.moments.index(("rename", store.layout.snapshot(1)))
+    own = store.layout.object(ONE.object_id)
+    assert {path for _, path in disk.moments[moved + 1 :]} == {store.layout.snapshots, own.root}
 
 
 def test_landing_twice_changes_nothing(store: Store) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from storekit import KIB, MIB, FaultyDisk, abandon, make_model, model_of, receive, some_bytes, tree
+from storekit import KIB, MIB, FaultyDisk, abandon, make_model, model_of, receive, some_bytes, synced_ahead, tree
 
 from chappe.core.events import ObjectState
 from chappe.core.manifest import Manifest
@@ -236,6 +236,7 @@ def test_many_files_keep_few_descriptors(store: Store) -> None:
     held = receive(store, model)
     forget_recent(held)
     assert all(held.read_chunk(c) == data for c, data in model.chunks())
+    assert synced_ahead(held) == []
     assert len(os.listdir("/proc/self/fd")) <= before + OPEN_FILES_MAX + 2  # and the journal and the pages
     assert held.computed_root() == model.root
 

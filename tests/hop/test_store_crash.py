@@ -8,15 +8,17 @@
 | page     | in the record                                 | the pages before it; the torn one is overwritten |
 | put      | after the pwrite, before the journal's batch  | not held: fetched again, at most 1 MiB of it |
 | put      | in the journal's record                       | the claims before it |
-| land     | up to the landing record                      | partial object, current is the old version |
-| land     | record written, files not renamed             | no record, partial object, current is the old version |
+| ahead    | the record of what is announced is written    | no record, partial object; nothing else is known of it |
+| ahead    | in a thread that syncs what has come          | nothing is lost that was told |
+| land     | sealed, files not renamed                     | no record, partial object, current is the old version |
 | land     | renamed, current not swapped                  | landed; open() swaps current forward |
 | land     | another's copy adopted, own files not yet gone  | no record, partial object; lands as the same again |
 | retain   | version in the trash, its object not          | the object is trash |
 | retain   | trash half deleted                            | open() empties it |
 | mend     | anywhere                                      | the old or the new file; the chunk is still served |
 
-The sweep dies at every single operation of a life that passes through all of these.
+The sweep dies at every single operation of a life that passes through all of these. It does so once more as if the
+power had gone: names are as they were, and what was not synced is zeros.
 """
 
 from __future__ import annotations
@@ -30,9 +32,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from storekit import KIB, MIB, CrashError, FaultyDisk, Model, abandon, make_model, model_of, receive, tree
+from storekit import (
+    KIB,
+    MIB,
+    CrashError,
+    FaultyDisk,
+    Model,
+    abandon,
+    make_model,
+    model_of,
+    receive,
+    synced_ahead,
+    tree,
+)
 
 from chappe.hop.disk import Disk
+from chappe.hop.records import LandingRecord
 from chappe.hop.store import Store
 from chappe.hop.verify import verify_directory
 
@@ -55,12 +70,18 @@ TWIN = model_of(NEW.files, object_id=f"{9:032x}", chunk_bytes=128 * KIB)
 VERSIONS = {1: OLD, 2: NEW, 3: LAST}
 
 
+def announced(store: Store, model: Model, version: int) -> None:
+    store.create(model.object_id).seals.foresee(LandingRecord(version, model.root))
+
+
 def live(store: Store, passed: Callable[[str], None]) -> None:
     """Three versions, a twin of one, a partial object, retention: every step that writes."""
     receive(store, OLD)
     store.land(OLD.object_id, 1, OLD.root)
     passed("landed 1")
+    announced(store, PARTIAL, 2)
     receive(store, PARTIAL, [0])
+    announced(store, NEW, 2)
     receive(store, NEW, [2, 0, 1, 3])
     store.objects()[NEW.object_id].flush()
     passed("all of 2 is here")
@@ -69,6 +90,7 @@ def live(store: Store, passed: Callable[[str], None]) -> None:
     store.mark_installed(2)
     passed("installed 2")
     receive(store, TWIN)
+    announced(store, TWIN, 2)
     store.land(TWIN.object_id, 2, TWIN.root)
     receive(store, LAST)
     store.land(LAST.object_id, 3, LAST.root)
@@ -134,10 +156,9 @@ def finish(store: Store) -> None:
     assert tree(store.layout.current.resolve()) == LAST.files
 
 
-def die_at(path: Path, operation: int) -> tuple[list[str], str]:
-    """What was passed before the process died at this operation, and in what; "" when it lived to the end."""
+def die_at(path: Path, disk: FaultyDisk) -> tuple[list[str], str]:
+    """What was passed before the process died where the disk says, and in what; "" when it lived to the end."""
     passed: list[str] = []
-    disk = FaultyDisk(operation)
     store: Store | None = None
     died = ""
     try:
@@ -146,15 +167,19 @@ def die_at(path: Path, operation: int) -> tuple[list[str], str]:
     except CrashError as death:
         died = str(death)
     if store is not None:
+        for held in store.objects().values():
+            if any(isinstance(error, CrashError) for error in synced_ahead(held)):  # nothing of it goes on
+                died = died or "ahead"
         abandon(store)
     return passed, died
 
 
-def test_every_operation_is_a_fine_one_to_die_at(memory: Path) -> None:
+@pytest.mark.parametrize("ordered", [True, False])
+def test_every_operation_is_a_fine_one_to_die_at(memory: Path, ordered: bool) -> None:
     died_in: set[str] = set()
     for operation in range(10_000):
         path = memory / str(operation)
-        passed, died = die_at(path, operation)
+        passed, died = die_at(path, FaultyDisk(operation, ordered=ordered))
         died_in.add(died)
         check_reader(path, passed)
         with Store.open(path) as store:
@@ -181,11 +206,71 @@ def test_every_operation_is_a_fine_one_to_die_at(memory: Path) -> None:
     assert died_in >= {"mkdir", "open", "rmdir"}
 
 
+class Power(FaultyDisk):
+    """Knows whose bytes are on the device."""
+
+    def __init__(self, crash_at: int | None = None, *, ordered: bool | None = None) -> None:
+        super().__init__(crash_at, ordered=ordered)
+        self.durable: set[int] = set()
+        self.recording = False
+
+    def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        self.durable.discard(os.fstat(fd).st_ino)
+        super().pwrite(fd, data, offset)
+
+    def fsync(self, path: Path) -> None:
+        at = path.stat().st_ino
+        super().fsync(path)
+        self.durable.add(at)
+
+    def write_record(self, path: Path, data: bytes | memoryview, *, durable: bool) -> None:
+        self.recording = durable
+        super().write_record(path, data, durable=durable)
+        self.recording = False
+
+    def rename(self, source: Path, target: Path) -> None:
+        if self.recording:  # synced already
+            self.durable.add(source.stat().st_ino)
+        super().rename(source, target)
+
+    def goes(self, top: Path) -> None:
+        """The worst that a journal of names allows: they are all there, and nothing that was not synced."""
+        for path in top.rglob("*"):
+            if path.is_file() and not path.is_symlink() and path.stat().st_ino not in self.durable:
+                at = path.stat()
+                path.chmod(0o600)
+                path.write_bytes(bytes(at.st_size))
+                path.chmod(at.st_mode & 0o777)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_whenever_the_power_goes_a_version_is_whole_or_not_there(memory: Path, ordered: bool) -> None:
+    for operation in range(0, 10_000, 2 if ordered else 5):
+        path = memory / str(operation)
+        disk = Power(operation, ordered=ordered)
+        passed, died = die_at(path, disk)
+        disk.goes(path)
+        check_reader(path, passed)
+        with Store.open(path) as store:
+            versions = store.versions()
+            assert {version for version in VERSIONS if f"landed {version}" in passed} <= {
+                v.version for v in versions
+            } | ({1} if "landed 3" in passed else set())
+            for snapshot in versions:
+                assert tree(snapshot.path) == VERSIONS[snapshot.version].files
+            for held in store.objects().values():
+                held.recover(threads=1)
+            finish(store)
+        if not died:
+            break
+        Disk().remove_tree(path)
+
+
 def test_dying_twice_in_the_same_place_is_dying_once(memory: Path) -> None:
     """The repair of a crash crashes too."""
     for operation in range(40, 400, 13):
         path = memory / str(operation)
-        passed, died = die_at(path, operation)
+        passed, died = die_at(path, FaultyDisk(operation))
         if not died:
             break
         for again in range(60):

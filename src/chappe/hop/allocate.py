@@ -11,18 +11,9 @@ import ctypes
 import errno
 import os
 
-_MEMORY_FILE_SYSTEMS = (0x01021994, 0x858458F6)  # tmpfs, ramfs
+from chappe.hop import filesystem
+
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
-_STATFS_BYTES = 512  # more than struct statfs has anywhere; f_type is its first word
-
-
-def _file_system(fd: int) -> int:
-    """The magic number of the file system, 0 when it cannot be told."""
-    call = getattr(ctypes.CDLL(None, use_errno=True), "fstatfs", None)
-    buffer = ctypes.create_string_buffer(_STATFS_BYTES)
-    if call is None or call(ctypes.c_int(fd), buffer) != 0:
-        return 0
-    return ctypes.c_ulong.from_buffer(buffer).value & 0xFFFFFFFF
 
 
 def _fallocate(fd: int, size_bytes: int) -> None:
@@ -37,7 +28,7 @@ def _fallocate(fd: int, size_bytes: int) -> None:
 
 def allocate(fd: int, size_bytes: int) -> None:
     """Make an empty file `size_bytes` long, with its room reserved where that is quick. Raises OSError."""
-    if _file_system(fd) not in _MEMORY_FILE_SYSTEMS:
+    if filesystem.magic(fd) not in filesystem.IN_MEMORY:
         try:
             return _fallocate(fd, size_bytes)
         except OSError as error:

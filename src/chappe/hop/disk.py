@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from chappe.errors import DiskFullError, StoreError
+from chappe.hop import filesystem
 from chappe.hop.allocate import allocate
 
 SYNC_THREADS_MAX = 8
@@ -153,13 +154,18 @@ class Disk:
         return True
 
     def swap_symlink(self, link: Path, target: str) -> None:
-        """Point `link` at `target`; a reader sees the old or the new one, never none. Durable on return."""
+        """Point `link` at `target`; a reader sees the old or the new one, never none. Durable on return, and with it
+        whatever names were changed before where the file system `keeps_order`."""
         temporary = link.with_name(link.name + ".tmp")
         self.unlink(temporary)
         self._step("symlink")
         temporary.symlink_to(target)
         self.rename(temporary, link)
         self.fsync(link.parent)
+
+    def keeps_order(self, path: Path) -> bool:
+        """See `chappe.hop.filesystem`."""
+        return filesystem.keeps_order(path)
 
     # ---- trees ----
 

@@ -1,15 +1,21 @@
 """How a complete object becomes a version, so that a crash at any step leaves the old or the new one, never half.
 
     complete, root matches
-      │ 1 record      objects/<id>/landing                    a crash up to the rename: still an object being received
-      │ 2 seal        files 0444, directories below 0555; they, header, pages and record fsynced, all at once
+      │ 1 seal        files 0444, directories below 0555      a crash up to the rename: still an object being received
+      │ 2 wait        files, header, pages and the record objects/<id>/landing are on the device (`chappe.hop.seals`)
       │ 3 rename      objects/<id>/files -> snapshots/<v>     the moment; a crash after it: open() does the rest
-      │ 4 settle      snapshots/<v> 0555, both parents fsynced, journal gone
-      ▼ 5 advance     current -> snapshots/<v>, unless it is newer already
+      │ 4 settle      snapshots/<v> 0555, both parents fsynced
+      ▼ 5 advance     current -> snapshots/<v>, unless it is newer already; fsynced; journal gone
 
-Three times the device is waited for, in 2, 4 and 5: what a step stands on is durable before it. A record says nothing
-while the object still has its files. A version that is there with the same root is adopted: in step 3 the object's own
-files go to the trash instead. Everything here blocks. What the disk says at start is read back by `survey`.
+The device is waited for twice, in 2 and 5. Power lost before the rename is durable: the object, with its files, as
+before step 1. After that: a version whose every byte was durable before it had its name, and `current` is the old one
+or the new one, both whole. For that the rename must not be lost where the swap is not. Where a file system keeps the
+order of names (`chappe.hop.filesystem`) one fsync after 5 serves both; elsewhere 4 waits for a third one. Modes may be
+lost, bytes not: open() sets them again.
+
+A record says nothing while the object still has its files. A version that is there with the same root is adopted: in
+step 3 the object's own files go to the trash instead. Everything here blocks. What the disk says at start is read back
+by `survey`.
 """
 
 from __future__ import annotations
@@ -17,26 +23,26 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from chappe.errors import DiskFullError, StoreError, VersionConflictError
 from chappe.hop.disk import Disk, files_below, store_error
 from chappe.hop.layout import StoreLayout, is_object_id, version_of
 from chappe.hop.objects import StoredObject
-from chappe.hop.records import LandingRecord, read_landing, write_landing
+from chappe.hop.records import LandingRecord, read_landing
 
 FILE_MODE = 0o444
 DIRECTORY_MODE = 0o555
 
 
 def land(disk: Disk, layout: StoreLayout, held: StoredObject, record: LandingRecord, *, adopt: bool) -> None:
-    """Steps 1 to 4. Raises DiskFullError (try again when there is room) or StoreError (receive it again)."""
+    """All steps. Raises DiskFullError (try again when there is room) or StoreError (receive it again)."""
     own, target = layout.object(held.object_id), layout.snapshot(record.version)
     if not adopt and target.exists():
         raise VersionConflictError(f"{target} exists and nothing here says what it is: move it away")
     try:
         held.flush()
-        write_landing(disk, own.landing, record)
-        _seal(disk, layout, held, adopt)
+        _seal(disk, layout, held, record, adopt)
         if adopt:
             trashed = layout.trash_name(held.object_id)
             held.relocate(record, target, lambda: disk.move_tree(own.files, trashed))
@@ -47,18 +53,13 @@ def land(disk: Disk, layout: StoreLayout, held: StoredObject, record: LandingRec
         raise store_error(error, f"landing version {record.version}") from error
 
 
-def _seal(disk: Disk, layout: StoreLayout, held: StoredObject, adopt: bool) -> None:
-    own = layout.object(held.object_id)
-    paths = [own.landing, own.root, layout.objects, *(path for path in (own.header, own.pages) if path.exists())]
+def _seal(disk: Disk, layout: StoreLayout, held: StoredObject, record: LandingRecord, adopt: bool) -> None:
+    own, manifest = layout.object(held.object_id), held.manifest
+    assert manifest is not None  # it is complete
     if not adopt:
-        files, directories = files_below(own.files)
-        for path in files:
-            disk.chmod(path, FILE_MODE)
-        for path in directories:
-            disk.chmod(path, DIRECTORY_MODE)
-        paths = [*files, *directories, own.files, *paths]  # the longest first
+        seal_modes(disk, own.files)
     try:
-        disk.fsync_all(paths)
+        held.seals.finish(record, manifest, files=not adopt)
     except OSError as error:
         # The kernel reports a lost write once and then calls the page clean: a second fsync would prove nothing.
         failure = store_error(error, f"object {held.object_id}")
@@ -70,12 +71,28 @@ def _seal(disk: Disk, layout: StoreLayout, held: StoredObject, adopt: bool) -> N
         raise
 
 
+def seal_modes(disk: Disk, top: Path) -> None:
+    """Nobody writes to what is below `top`. Raises OSError."""
+    files, directories = files_below(top)
+    for paths, mode in ((files, FILE_MODE), (directories, DIRECTORY_MODE)):
+        for path in paths:
+            if path.stat().st_mode & 0o777 != mode:
+                disk.chmod(path, mode)
+
+
 def settle(disk: Disk, layout: StoreLayout, object_id: str, version: int) -> None:
-    """Step 4; doing it twice is doing it once. Raises OSError."""
+    """Steps 4 and 5; doing it twice is doing it once. Raises OSError."""
     own = layout.object(object_id)
     disk.chmod(layout.snapshot(version), DIRECTORY_MODE)
-    disk.fsync_all([layout.snapshots, own.root])
+    together = _is_older(current_version(layout), version) and disk.keeps_order(layout.root)
+    if not together:
+        disk.fsync_all([layout.snapshots, own.root])
+    advance(disk, layout, version)
     disk.unlink(own.journal)
+
+
+def _is_older(current: int | None, version: int) -> bool:
+    return current is None or current < version
 
 
 def current_version(layout: StoreLayout) -> int | None:
@@ -89,8 +106,7 @@ def current_version(layout: StoreLayout) -> int | None:
 
 def advance(disk: Disk, layout: StoreLayout, version: int) -> None:
     """Step 5: never backwards. Raises OSError."""
-    now = current_version(layout)
-    if now is None or now < version:
+    if _is_older(current_version(layout), version):
         disk.swap_symlink(layout.current, f"{layout.snapshots.name}/{version}")
 
 

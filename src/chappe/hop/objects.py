@@ -25,7 +25,7 @@ from chappe.core.manifest import ChunkPlace, Manifest, ObjectKind
 from chappe.core.ranges import Range, RangeSet
 from chappe.errors import ChappeError, ChunkMismatchError, ManifestError, StoreCorruptError, StoreError
 from chappe.hop import hashing
-from chappe.hop.disk import Disk, free_bytes, store_error
+from chappe.hop.disk import Disk, store_error
 from chappe.hop.filecache import FileCache
 from chappe.hop.journal import Journal
 from chappe.hop.judging import Judged, judge
@@ -35,6 +35,8 @@ from chappe.hop.leaves import LeafTable
 from chappe.hop.mends import Mends
 from chappe.hop.recent import RecentChunks
 from chappe.hop.records import LandingRecord
+from chappe.hop.room import reserve
+from chappe.hop.seals import Seals
 from chappe.hop.shared import SharedLedger
 from chappe.hop.source import ChunkSpan, Data, Signal, SourceState
 from chappe.hop.writeback import WriteBehind
@@ -60,6 +62,7 @@ class StoredObject:
         self._disk = disk
         self._write_behind = write_behind
         self._own = layout.object(object_id)
+        self.seals = Seals(disk, self._own, write_behind.submit)
         self._kept = KeptManifest(disk, self._own, object_id)
         self._journal = Journal(disk, self._own.journal)
         self._mends = Mends(disk, self._own.mends)
@@ -93,6 +96,8 @@ class StoredObject:
         self._files = FileCache(self._disk, base, [f.path for f in manifest.files], writable=landed is None)
         whole = landed is None and manifest.kind is ObjectKind.FULL  # of a delta nobody asks for the root
         self._leaves = LeafTable(manifest) if whole else None
+        if whole:
+            self.seals.began()
         self.landed = landed
         self._take_end(manifest)
 
@@ -253,7 +258,7 @@ class StoredObject:
             return
         manifest = self._kept.parse(data)
         try:
-            self._reserve(manifest)
+            reserve(self._disk, self._own, manifest)
             # Last, so that a header on disk means that all its files are there.
             self._kept.keep(manifest, data)
         except OSError as error:
@@ -262,19 +267,6 @@ class StoredObject:
             raise store_error(error, f"object {self.object_id} of {manifest.payload_bytes} bytes") from error
         self._begin(manifest, self._own.files, None)
         self.signal.fire()
-
-    def _reserve(self, manifest: Manifest) -> None:
-        free = free_bytes(self._own.root.parent)
-        # Asked first, so as not to fill the disk only to see that it does not fit. What is still being made may have
-        # far less than it has at most: nothing is reserved, and a full disk shows when a chunk is written.
-        if not manifest.open_end and manifest.payload_bytes > free:
-            raise OSError(errno.ENOSPC, f"only {free} bytes are free")
-        self._disk.remove_tree(self._own.files)
-        self._disk.mkdir(self._own.files)
-        for entry in manifest.files:
-            path = self._own.files / entry.path
-            self._disk.mkdir(path.parent)
-            self._disk.create(path, 0 if manifest.open_end else entry.size_bytes)
 
     def put_page(self, data: bytes) -> None:
         """Raises ManifestError, DiskFullError."""
@@ -288,6 +280,8 @@ class StoredObject:
         total = self.ledger.total
         self._take_end(self._kept.known())
         if new:
+            if self._leaves is not None and self.pages_held == self._kept.known().pages_total:
+                self.seals.pages_are_here(self._kept.known())
             self._prove_expected()
             # Where the end is, is news, and that all is here.
             self.signal.fire(soon=self.ledger.total == total and not self.ledger.complete)
@@ -328,10 +322,13 @@ class StoredObject:
             self._mends.put(chunk, data)
             self.ledger.add(chunk, chunk + 1)
             return
+        self.seals.writes(place.file)
         with self._place().fd(place.file) as fd:
             self._disk.pwrite(fd, data, place.offset)
         self._write_behind.wrote(self._place(), place.file, place.length)
         self.ledger.add(chunk, chunk + 1)
+        if self._leaves is not None:
+            self.seals.wrote(manifest, place.file, self.ledger.held)
         if not lent:
             self._recent.put(chunk, data)
         self._take_leaf(manifest, place, data, digest)

@@ -38,6 +38,7 @@ def take_up(disk: Disk, layout: StoreLayout, write_behind: WriteBehind) -> Taken
         _load(disk, layout, write_behind, taken, object_id, None)
     for object_id, record in found.landed.items():
         if _load(disk, layout, write_behind, taken, object_id, record):
+            landing.seal_modes(disk, layout.snapshot(record.version))
             landing.settle(disk, layout, object_id, record.version)
     versions = {held.landed.version for held in taken.objects.values() if held.landed is not None}
     for path in list(layout.snapshots.iterdir()):

@@ -164,7 +164,6 @@ class Store:
             held = self._begin_landing(object_id, version)
             try:
                 held = self._land(held, record)
-                landing.advance(self._disk, self.layout, version)
                 self._share_installed(version)
             except OSError as error:
                 raise store_error(error, f"landing version {version}") from error

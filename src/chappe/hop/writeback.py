@@ -5,12 +5,14 @@ Where the call does not exist, the landing takes longer and that is all.
 
 A round begins with 8 MiB that are not on their way yet, on slow links with less, so that little is left at the end:
 1 MiB, but fifty times a second at most. While one round is stuck in the device's queue, what comes waits for the next.
+What must be on the device (`chappe.hop.seals`) is synced by other threads, so that it never stands behind a round.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +25,7 @@ EVERY_BYTES = 8 << 20
 EVERY_BYTES_MIN = 1 << 20
 EVERY_S_MIN = 0.02
 """What less than `EVERY_BYTES` has to be, and to wait after the round before."""
+SYNC_THREADS = 4
 _SYNC_FILE_RANGE_WRITE = 2
 
 
@@ -53,11 +56,12 @@ class Pacing:
 
 
 class WriteBehind:
-    """One thread for a store: it may block, whoever receives must not. `wrote` is for any thread."""
+    """Threads of a store that may block, because whoever receives must not. All methods are for any thread."""
 
     def __init__(self, clock: Callable[[], float] = boot_now, start: Callable[[int], None] = start_writeback) -> None:
         self._start = start
         self._pool: ThreadPoolExecutor | None = None
+        self._syncing: ThreadPoolExecutor | None = None
         self._job: Future[None] | None = None
         self._dirty: dict[tuple[FileCache, int], None] = {}
         self._pacing = Pacing(clock)
@@ -77,13 +81,25 @@ class WriteBehind:
             self._pacing.begin()
             self._job = self._pool.submit(self._run, list(dirty))
 
+    def submit(self, work: Callable[[], None]) -> Future[None]:
+        """Begin it, in the order of the calls. Its errors are for whoever asks the future."""
+        with self._lock:
+            if self._closed:
+                refused: Future[None] = Future()
+                refused.set_exception(OSError(errno.EBADF, "the store is closed"))
+                return refused
+            if self._syncing is None:
+                self._syncing = ThreadPoolExecutor(SYNC_THREADS, "chappe-sync")
+            return self._syncing.submit(work)
+
     def close(self) -> None:
-        """Waits for the round that is under way."""
+        """Waits for the round that is under way, and for what was submitted."""
         with self._lock:
             self._dirty = {}
             self._closed = True
-        if self._pool is not None:
-            self._pool.shutdown()
+        for pool in (self._pool, self._syncing):
+            if pool is not None:
+                pool.shutdown()
 
     def _run(self, dirty: list[tuple[FileCache, int]]) -> None:
         for files, file in dirty:
