@@ -1,4 +1,7 @@
-"""What a disk must do for a landing, by a plain program: the reference of `python -m bench publish`.
+"""What a disk must do for a landing, by a plain program: the references of `python -m bench publish`.
+
+    last byte ──▶ fsync of the file            whoever keeps a byte safe does this
+              ──▶ rename, fsync of directory   and whoever must not leave half a version under its name, this
 
 What is dirty in memory (cachestat) is only shown: some of it is on its way, and a device has a cache of its own to
 flush. What counts is what the same disk then needs to make a copy durable that was written as the relay wrote.
@@ -10,6 +13,7 @@ import contextlib
 import ctypes
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from chappe.hop.disk import Disk
@@ -44,11 +48,18 @@ def unwritten_bytes(directory: Path) -> int:
     return pages * _PAGE_BYTES
 
 
-def disk_s(directory: Path, source: Path, bytes_per_s: float) -> float:
-    """Seconds from the last byte of a copy to its being durable under its name, as little as a program can do for it.
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Seconds from the last byte of a copy to its being durable, and to its being durable under its name."""
 
-    The pieces come at this rate into reserved room, and the kernel is asked to begin as often as a relay asks it; then
-    fsync of the file, rename, fsync of the directory.
+    synced_s: float
+    named_s: float
+
+
+def disk_alone(directory: Path, source: Path, bytes_per_s: float) -> Alone:
+    """As little as a program can do for a copy whose pieces come at this rate, into reserved room.
+
+    The kernel is asked to begin as often as a relay asks it.
     """
     part, whole = directory / "disk-probe.part", directory / "disk-probe"
     disk, behind = Disk(), WriteBehind()
@@ -63,10 +74,11 @@ def disk_s(directory: Path, source: Path, bytes_per_s: float) -> float:
             behind.wrote(files, 0, len(piece))
         complete_s = time.perf_counter()
         os.fsync(fd)
+        synced_s = time.perf_counter() - complete_s
     part.rename(whole)
     disk.fsync(directory)
-    taken_s = time.perf_counter() - complete_s
+    named_s = time.perf_counter() - complete_s
     behind.close()
     files.close()
     whole.unlink()
-    return taken_s
+    return Alone(synced_s, named_s)

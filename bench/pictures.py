@@ -41,7 +41,9 @@ def chain_vs_star(report: Report) -> Figure:
             panel.plot(counts, values, style, color=colour, alpha=0.6, linewidth=1.2, label=f"model: {name}")
         for name, marker in (("chains", "o"), ("star", "s")):
             points = [(row["workers"], time) for row in mine for time in row[f"{name}_s"]]
-            panel.plot(*zip(*points, strict=True), marker, color=_COLOURS[name], label=f"Chappe, {name}", markersize=5)
+            if points:
+                places = zip(*points, strict=True)
+                panel.plot(*places, marker, color=_COLOURS[name], label=f"Chappe, {name}", markersize=5)
         panel.plot([row["workers"] for row in mine], [row["floor_s"] for row in mine], "_", color="k", label="floor")
         panel.set_title(f"B0 = {b0 / 1e6:g} Mbit/s")
         panel.set_xlabel("workers")

@@ -4,10 +4,10 @@
      └─ start: a path of any size (sparse), tensors ─┘  └─ end: beside the disk's own ──┘
 
 Real daemons on loopback and the real publisher. A start is over when the origin has sent more than header and first
-page together can be. An end lies between two lines of the relay's log: all chunks are here, the version is installed.
-What the disk must do in between is measured right afterwards, by a plain program (`bench.diskalone`): a copy of the
-same bytes, written at the rate at which they came, made durable. Each end says how many bytes the relay read: a second
-pass over the files would show.
+page together can be. An end (`bench.landings`) lies between the moment when the last chunk was stored and the relay's
+line that the version has landed. What the disk must do in between is measured right afterwards, by a plain program
+(`bench.diskalone`): a copy of the same bytes, written at the rate at which they came, made durable. Each end says how
+many bytes the relay read: a second pass over the files would show.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,23 +26,20 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from bench import scratch
-from bench.diskalone import disk_s, unwritten_bytes
+from bench import landings, scratch
 from bench.fleet import make_snapshot
 from bench.hop import make_sparse_snapshot
 from bench.publishshow import End, Start, show, summary
 from bench.results import RESULTS, write_results
 from chappe.cli.localfleet import LocalFleet, relay_specs
-from chappe.cli.process import LogLine, Process
 from chappe.cli.settings import Flat, Rate, Settings, Size
 from chappe.errors import ChappeError, UsageError
 from chappe.publisher import AsyncPublisher
-from chappe.units import format_rate, format_size
+from chappe.units import format_size
 
 SETUP_BYTES = 64 << 10
 """Header and first page of these snapshots are smaller, any chunk is not."""
 START_TIMEOUT_S = 120.0
-END_TIMEOUT_S = 600.0
 TENSORS = 16
 _LOOK_S = 0.001
 
@@ -87,7 +83,7 @@ def publish(*, settings: Annotated[PublishSettings, Flat] = _DEFAULTS) -> int:
     show(starts, ends)
     parameters = settings.model_dump(mode="json", exclude={"output"})
     runs = [{"what": "start", **asdict(s)} for s in starts]
-    runs += [{"what": "end", **asdict(e), "ratio": e.ratio} for e in ends]
+    runs += [{"what": "end", **asdict(e), "ratio": e.ratio, "named_ratio": e.named_ratio} for e in ends]
     write_results(settings.output, "publish", parameters, runs, **summary(starts, ends))
     return 0
 
@@ -111,7 +107,7 @@ async def _measure(settings: PublishSettings) -> tuple[list[Start], list[End]]:
             shutil.rmtree(directory / "model", ignore_errors=True)
             snapshot = make_snapshot(directory / "model", size) / "model.safetensors"
             for limit in settings.limits:
-                ends += [await _end(directory, snapshot, size, limit, repeat) for repeat in range(settings.repeats)]
+                ends += await landings.land(directory, snapshot, size, limit, settings.repeats)
         return starts, ends
 
 
@@ -154,45 +150,3 @@ def _sent_bytes(publisher: AsyncPublisher) -> int:
     node = publisher._node  # not for users: they see what arrives
     assert node is not None
     return node._peering.service.streams.forwarded_bytes_total
-
-
-def _logged_s(line: LogLine) -> float:
-    return datetime.fromisoformat(line["timestamp"]).timestamp()
-
-
-def _read_bytes(process: Process) -> int:
-    return int(Path(f"/proc/{process.pid}/io").read_text().split("rchar:")[1].split()[0])
-
-
-def _complete(line: LogLine) -> bool:
-    """The parent's last word may come before or after the relay has begun to land: what is first counts."""
-    return line["event"] == "landing" or (line["event"] == "fetch_ended" and line.get("reason") == "complete")
-
-
-async def _end(directory: Path, snapshot: Path, size_bytes: int, limit: float, repeat: int) -> End:
-    """A whole broadcast to one relay with a fresh store."""
-    with tempfile.TemporaryDirectory(dir=directory) as base:
-        flags = ("--downlink", "10gbit", "--limit-downlink", f"{round(limit)}B")
-        fleet = LocalFleet(Path(base), relay_specs(1, flags))
-        async with fleet, AsyncPublisher(fleet.address, uplink="10gbit", base_cache=False) as publisher:
-            (worker,) = fleet.workers.values()
-            (name,) = fleet.workers
-            publication = await publisher.publish(snapshot, version=1, payload="full", chains=1)
-            await worker.logged(_complete, END_TIMEOUT_S)
-            read_before, unwritten = _read_bytes(worker), unwritten_bytes(fleet.store(name))
-            await publication.wait(1.0, timeout_s=END_TIMEOUT_S)
-            landed = await worker.logged(lambda line: line["event"] == "landed")
-            read = _read_bytes(worker) - read_before
-            opened = await worker.logged(lambda line: line["event"] == "fetch_opened")
-            complete = await worker.logged(_complete)
-        landing_s = _logged_s(landed) - _logged_s(complete)
-        came_bytes_per_s = size_bytes / (_logged_s(complete) - _logged_s(opened))
-        alone_s = await asyncio.to_thread(disk_s, Path(base), snapshot, came_bytes_per_s)
-        end = End(size_bytes, limit, repeat, landing_s, unwritten, alone_s, read)
-    print(
-        f"{format_size(size_bytes)} at {format_rate(limit)}: installed {landing_s:.3f} s after the last chunk with"
-        f" {format_size(unwritten)} unwritten ({end.disk_s:.3f} s)",
-        file=sys.stderr,
-        flush=True,
-    )
-    return end

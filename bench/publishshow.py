@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.table import Table
 from chappe.units import format_rate, format_size
 
 _SECOND_PASS_SHARE = 0.5
+STEPS = "decide + durable + name + current + tell"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,22 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class Steps:
+    """Where the time of a landing goes, seconds each, one after the other."""
+
+    decide_s: float
+    """From the last chunk's being stored until the landing begins; the device is at work meanwhile."""
+    durable_s: float
+    """Until the last byte is on the device."""
+    name_s: float
+    """Until it has its name, and `current` is to follow."""
+    current_s: float
+    """Until that is on the device."""
+    tell_s: float
+    """Until the relay says so."""
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """From the last chunk to the installed version, at a relay that received at about `limit_bytes_per_s`."""
 
@@ -38,12 +55,19 @@ class End:
     """Of the store's files, dirty or being written, when the last chunk had come."""
     disk_s: float
     """What the same disk takes to make a copy durable that was written at the rate at which these chunks came."""
+    named_s: float
+    """The same, and to make it durable under its name."""
     read_bytes: int
     """By the relay, from the last chunk on."""
+    steps: Steps
 
     @property
     def ratio(self) -> float:
         return self.landing_s / self.disk_s
+
+    @property
+    def named_ratio(self) -> float:
+        return self.landing_s / self.named_s
 
 
 def summary(starts: Sequence[Start], ends: Sequence[End]) -> dict[str, list[dict[str, Any]]]:
@@ -72,6 +96,9 @@ def summary(starts: Sequence[Start], ends: Sequence[End]) -> dict[str, list[dict
                 "landing_s": statistics.median(e.landing_s for e in these),
                 "unwritten_bytes": statistics.median(e.unwritten_bytes for e in these),
                 "disk_s": statistics.median(e.disk_s for e in these),
+                "named_s": statistics.median(e.named_s for e in these),
+                "named_ratio": statistics.median(e.named_ratio for e in these),
+                "steps": {f.name: statistics.median(getattr(e.steps, f.name) for e in these) for f in fields(Steps)},
                 "ratio": statistics.median(e.ratio for e in these),
                 "ratio_low": min(e.ratio for e in these),
                 "ratio_high": max(e.ratio for e in these),
@@ -98,18 +125,30 @@ def tables(found: dict[str, Any]) -> list[tuple[list[str], list[list[str]], str]
             format_rate(row["limit_bytes_per_s"]),
             f"{row['landing_s'] * 1e3:.1f}",
             format_size(row["unwritten_bytes"]),
+            " + ".join(f"{value * 1e3:.1f}" for value in row["steps"].values()) if "steps" in row else "",
             f"{row['disk_s'] * 1e3:.1f}",
             f"{row['ratio']:.2f} ({row['ratio_low']:.2f} to {row['ratio_high']:.2f})",
+            f"{row['named_s'] * 1e3:.1f} ({row['named_ratio']:.2f})" if "named_s" in row else "",
             "YES" if row["second_pass"] else "none",
             str(row["runs"]),
         ]
         for row in found["ends"]
     ]
     start_columns = ["what", "size", "publish() returned", "first chunk sent", "least", "most", "runs"]
-    end_columns = ["size", "arrives at", "last chunk to installed, ms", "unwritten then", "the disk alone, ms", "ratio"]
+    end_columns = [
+        "size",
+        "arrives at",
+        "installed after",
+        "unwritten",
+        STEPS,
+        "disk: fsync",
+        "ratio",
+        "fsync, rename, fsync",
+    ]
+    about = "From the last chunk to the installed version, ms; the disk alone: fsync, and with a name (ratio)."
     return [
         (start_columns, starts, "From publish() to the first chunk on the wire, seconds."),
-        ([*end_columns, "2nd pass", "runs"], ends, "From the last chunk to the installed version."),
+        ([*end_columns, "2nd pass", "runs"], ends, about),
     ]
 
 
@@ -140,8 +179,9 @@ def draw(results: dict[str, Any]) -> Any:
     left.set_ylabel("s from publish() to the first chunk")
     left.legend()
     places = range(len(ends))
-    for shift, key, name in ((-0.2, "disk_s", "the disk alone"), (0.2, "landing_s", "Chappe")):
-        right.bar([at + shift for at in places], [row[key] for row in ends], 0.38, label=name)
+    bars = (("disk_s", "the disk: fsync"), ("named_s", "the disk: fsync, rename, fsync"), ("landing_s", "Chappe"))
+    for shift, (key, name) in zip((-0.27, 0.0, 0.27), bars, strict=True):
+        right.bar([at + shift for at in places], [row[key] for row in ends], 0.25, label=name)
     labels = [f"{format_size(row['size_bytes'])}\nat {format_rate(row['limit_bytes_per_s'])}" for row in ends]
     right.set_xticks(list(places), labels)
     right.set_ylabel("s from the last chunk to installed")

@@ -33,11 +33,7 @@ class Section:
 
 def _chain_vs_star(report: Report) -> list[Table]:
     rows = report["summary"]
-    notes = [
-        f"B0 {b0 / 1e6:g} Mbit/s: from the fewest workers to the most, chains grow by x {factor:.3f}"
-        for b0 in dict.fromkeys(row["b0"] for row in rows)
-        if (factor := chainstar.growth(rows, b0)) is not None
-    ]
+    notes = chainstar.growths(rows)
     return [Table(*chainstar.columns_and_cells(rows), "; ".join(notes) + "." if notes else "")]
 
 

@@ -159,6 +159,22 @@ def test_growth_is_of_equal_fleets_in_floors() -> None:
     assert cells[2][1] == "9 unequal uplinks"
 
 
+def test_bare_chains_may_stand_where_the_star_does() -> None:
+    def runs(workers: int, chains_s: float, bare_s: float) -> list[dict[str, object]]:
+        place = {"label": "", "b0": 30e6, "workers": workers, "round": 0}
+        systems = {"floor": 10.0, "chappe-chains": chains_s, "bare-sockets": bare_s}
+        return [place | outcome(system, 0, t).to_json() for system, t in systems.items()]
+
+    rows = chainstar.summary([*runs(4, 10.4, 10.0), *runs(20, 10.66, 10.1)])
+    assert chainstar.growth(rows, 30e6, "bare") == pytest.approx(1.01)
+    assert chainstar.growths(rows) == [
+        "B0 30 Mbit/s: from the fewest workers to the most, chains grow by x 1.025, bare-socket chains grow by x 1.010"
+    ]
+    columns, cells = chainstar.columns_and_cells(rows)
+    assert columns[3::2] == ["chains", "bare-socket chains"]
+    assert cells[1][3:] == ["10.66 s", "x 1.066", "10.10 s", "x 1.010"]
+
+
 def test_the_models_are_those_of_the_planner() -> None:
     models = chainstar.models_s({"b0": 30e6, "workers": 9}, 10e6, 1_250_000)
     fleet = broadcast.EqualFleet(1_250_000, 30e6 / 8, 10e6 / 8, 9)

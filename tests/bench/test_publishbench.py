@@ -10,18 +10,25 @@ import pytest
 
 from bench import publishbench
 from bench.__main__ import main
-from bench.diskalone import disk_s, unwritten_bytes
-from bench.publishshow import End, Start, draw, summary
+from bench.diskalone import disk_alone, unwritten_bytes
+from bench.publishshow import End, Start, Steps, draw, summary, tables
 
 
 def test_summaries_are_medians_with_their_spread() -> None:
     starts = [Start("path", 100, repeat, 0.01, seconds) for repeat, seconds in enumerate((0.3, 0.1, 0.2))]
-    ends = [End(100, 1e6, repeat, landing, 10, 1.0, read) for repeat, (landing, read) in enumerate(((1, 0), (3, 90)))]
+    steps = Steps(0.1, 0.2, 0.3, 0.4, 0.5)
+    told = ((1.0, 0), (3.0, 90))
+    ends = [End(100, 1e6, at, landing, 10, 1.0, 2.0, read, steps) for at, (landing, read) in enumerate(told)]
     found = summary(starts, ends)
     (start,), (end,) = found["starts"], found["ends"]
     assert (start["first_chunk_s"], start["first_chunk_s_low"], start["first_chunk_s_high"]) == (0.2, 0.1, 0.3)
     assert (end["ratio"], end["ratio_low"], end["ratio_high"]) == (2, 1, 3)
+    assert (end["named_s"], end["named_ratio"]) == (2, 1)
+    assert end["steps"] == {"decide_s": 0.1, "durable_s": 0.2, "name_s": 0.3, "current_s": 0.4, "tell_s": 0.5}
     assert end["second_pass"]
+    (_, _, _), (columns, (cells,), _) = tables(found)
+    assert len(columns) == len(cells)
+    assert "100.0 + 200.0 + 300.0 + 400.0 + 500.0" in cells
     assert not summary([], ends[:1])["ends"][0]["second_pass"]
 
 
@@ -40,7 +47,8 @@ def test_what_is_synced_is_not_unwritten(tmp_path: Path) -> None:
 
 def test_the_disk_alone_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(bytes(3 << 20))
-    assert disk_s(tmp_path, tmp_path / "source", 1e9) > 0
+    alone = disk_alone(tmp_path, tmp_path / "source", 1e9)
+    assert 0 < alone.synced_s < alone.named_s
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
@@ -76,7 +84,9 @@ def test_a_small_run_measures_starts_and_ends(short_directory: Path, tmp_path: P
     for run in (run for run in results["runs"] if run["what"] == "start"):
         assert 0 < run["returned_s"] <= run["first_chunk_s"]
     assert ends[0]["landing_s"] > 0
-    assert ends[0]["disk_s"] > 0
+    assert 0 < ends[0]["disk_s"] < ends[0]["named_s"]
+    for run in (run for run in results["runs"] if run["what"] == "end"):
+        assert run["landing_s"] == pytest.approx(sum(run["steps"].values()))
     assert not ends[0]["second_pass"]
     assert list(short_directory.iterdir()) == []
     draw(results).savefig(tmp_path / "publish.png")
