@@ -86,8 +86,12 @@ def test_publishing_is_shown_in_milliseconds(tmp_path: Path) -> None:
     start |= {"first_chunk_s": 0.2, "first_chunk_s_low": 0.1, "first_chunk_s_high": 0.3}
     end = {"size_bytes": 10**9, "limit_bytes_per_s": 50e6, "runs": 2, "landing_s": 0.006, "unwritten_bytes": 10**6}
     end |= {"disk_s": 0.004, "ratio": 1.5, "ratio_low": 1.0, "ratio_high": 2.0, "second_pass": False}
+    end |= {"steps": {"decide_s": 0.001, "durable_s": 0.003, "name_s": 0.0, "current_s": 0.0015, "tell_s": 0.0005}}
+    end |= {"named_s": 0.005, "named_ratio": 1.2}
     report = {"name": "publish", "parameters": {}, "runs": [], "starts": [start], "ends": [end]}
     starts, ends = SECTIONS["publish"].tables(report)
     assert starts.cells == [["path", "1 GB", "0.010", "0.200", "0.100", "0.300", "2"]]
-    assert ends.cells == [["1 GB", "400 Mbit/s", "6.0", "1 MB", "4.0", "1.50 (1.00 to 2.00)", "none", "2"]]
+    steps = "1.0 + 3.0 + 0.0 + 1.5 + 0.5"
+    disk = ["4.0", "1.50 (1.00 to 2.00)", "5.0 (1.20)"]
+    assert ends.cells == [["1 GB", "400 Mbit/s", "6.0", "1 MB", steps, *disk, "none", "2"]]
     assert draw(report, tmp_path / "picture.png")

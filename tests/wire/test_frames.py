@@ -79,6 +79,15 @@ def test_a_chunk_message_cut_or_changed_anywhere_is_never_read_differently(
     test_any_bytes_are_read_as_protobuf_reads_them_or_refused.hypothesis.inner_test(bytes(message))  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("last", [b"\x02", b"\x80\x00"])
+def test_an_index_of_more_than_64_bits_is_left_to_protobuf(last: bytes) -> None:
+    field = b"\x08" + b"\x80" * 9 + last + b"\x7a\x00"
+    chunk = b"\x0a" + bytes([len(field)]) + field
+    test_any_bytes_are_read_as_protobuf_reads_them_or_refused.hypothesis.inner_test(  # type: ignore[attr-defined]
+        b"\x1a" + bytes([len(chunk)]) + chunk
+    )
+
+
 def test_fields_in_another_order_are_left_to_protobuf() -> None:
     message = b"\x1a\x07\x0a\x05" + b"\x7a\x01x" + b"\x08\x05"
     assert as_lists(decode_reply(message)) == [(5, b"x")]

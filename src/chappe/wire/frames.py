@@ -35,6 +35,7 @@ _REPLY_PAGE = 0x12  # field 2, length-delimited
 _REPLY_CHUNKS = 0x1A  # field 3
 _CHUNKS_CHUNK = 0x0A  # field 1
 _CHUNK_INDEX = 0x08  # field 1, varint
+_TOO_LARGE = 1 << 64  # for a varint: protobuf takes no more than 64 bits of it
 _CHUNK_DATA = 0x7A  # field 15
 _PUSH_REPLY = 0x12  # field 2 of PushRequest
 
@@ -203,7 +204,7 @@ def _split_chunks(view: memoryview) -> list[tuple[int, Data]] | None:
         index = 0
         if at < stop and view[at] == _CHUNK_INDEX:
             index, at = _read_varint(view, at + 1)
-        if at >= stop or view[at] != _CHUNK_DATA:
+        if index >= _TOO_LARGE or at >= stop or view[at] != _CHUNK_DATA:
             return None
         length, at = _read_varint(view, at + 1)
         if at + length != stop:
@@ -223,4 +224,4 @@ def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return number, at
         shift += 7
-    return 1 << 64, at
+    return _TOO_LARGE, at
