@@ -208,6 +208,9 @@ class Host:
             self._tun.close()
         _remove_namespace(self._namespace)
         for process in self.processes:
+            # One that is only just starting is not in the namespace yet, and would not have been found there.
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
