@@ -16,6 +16,7 @@ from chappe.core.manifest import CHUNK_BYTES_PLAIN
 from chappe.core.reasons import ParentLossReason
 from chappe.core.stripemap import StripeMap
 from chappe.hop.client import build_request
+from chappe.hop.course import Carry, Course
 from chappe.hop.guard import Ticket
 from chappe.hop.net import parse_address
 from chappe.hop.receive import Receiver
@@ -24,7 +25,7 @@ from chappe.hop.tcp_listen import TcpListener
 from chappe.hop.tcp_receive import TcpRoute
 from chappe.v1.relay_pb2 import FetchRequest, Range, Watermark
 from chappe.v1.relay_pb2 import StripeMap as StripeMapMessage
-from chappe.wire.frames import ChunkBatch, Reply, decode_reply
+from chappe.wire.frames import ChunkBatch, Reply, decode_reply, encode_watermark
 
 CHUNKS = 41
 PAYLOAD = os.urandom((CHUNKS - 1) * CHUNK_BYTES_PLAIN + 77)
@@ -166,6 +167,26 @@ async def said(replies: list[Reply], stall_floor_s: float) -> tuple[ParentLossRe
 async def test_a_child_counts_this_streams_chunks_only() -> None:
     assert (await said([Watermark(chunks_held=0)], 0.05))[0] is ParentLossReason.BROKEN  # it waited to the end
     assert (await said([Watermark(chunks_held=1)], 0.05))[0] is ParentLossReason.STALLED
+
+
+async def test_a_chunk_that_waits_for_its_turn_is_not_to_be_had_yet() -> None:
+    """A parent's other stripes may have its uplink for longer than a child has patience."""
+    source = MemoryOrigin(PAYLOAD)
+    source.release()
+    request = build_request(MemoryOrigin(PAYLOAD), 1, token("parent", "child", stripe=1), (), MAP)
+    course = Course(source, request)
+    sent = 0
+    while True:
+        match course.next(0.0, lambda _: 2):
+            case Carry(_, chunks):
+                waiting = Watermark(chunks_held=sent)
+                assert course.mark(0.0, unsent=len(chunks)).reply == encode_watermark(sent, CHUNKS, True)
+                assert (await said([waiting], 0.05))[0] is ParentLossReason.BROKEN  # it waited to the end
+                sent += len(chunks)
+                break
+            case _:
+                continue
+    assert course.mark(0.0).reply == encode_watermark(sent + 1, CHUNKS, True)
 
 
 async def test_chunks_of_another_stripe_were_not_asked_for() -> None:

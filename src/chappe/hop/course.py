@@ -161,15 +161,16 @@ class Course:
                 return Ended(EndReason.END_REASON_COMPLETE)
         return self._dry(now, track)
 
-    def mark(self, now: float, track: Track | None = None) -> Mark:
-        """How far this node is."""
+    def mark(self, now: float, track: Track | None = None, unsent: int = 0) -> Mark:
+        """How far this node is. `unsent` chunks of a stripe wait for their turn: until then they are not to be had, and
+        the child waits as it does for a parent that has no more. Its patience is for what is on its way."""
         with self._lock:
             (self._track if track is None else track).marked_s = now
             ledger = self._source.ledger
             held = len(ledger.held)
             if not self._stripes.plain:  # what is here of other stripes says nothing of this hop
                 ready = self._restricted and (bool(self._returned) or ledger.ready(self._cursor, self._wanted))
-                held = self._taken + ready
+                held = self._taken - unsent + (ready and not unsent)
         return Mark(encode_watermark(held, ledger.total, ledger.complete))
 
     def again(self, chunk: int) -> None:

@@ -110,8 +110,8 @@ class Deal:
                         self._ring()
             return step
 
-    def mark(self, lane: Lane, now: float) -> Mark:
-        return self._course.mark(now, lane.track)
+    def mark(self, lane: Lane, now: float, unsent: int = 0) -> Mark:
+        return self._course.mark(now, lane.track, unsent)
 
     def idle(self, lane: Lane) -> bool:
         """No other lane is at anything."""

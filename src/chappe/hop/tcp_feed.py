@@ -132,7 +132,7 @@ class Feed:
         if self._turns is None or self._share is None or manifest is None:
             return self._carry(chunks)
         self._meter.start(boot_now())
-        if not self._turns.take(self._share, len(chunks), self._mark):
+        if not self._turns.take(self._share, len(chunks), lambda: self._wait_on(len(chunks))):
             raise _StoppedError
         unreadable = self._carry(chunks)
         ahead_s = CHANGE_S + 2 * self._outlet.round_trip_s()
@@ -140,8 +140,13 @@ class Feed:
         self._turns.sent(self._share, ahead_s * bytes_per_s / manifest.chunk_bytes)
         return unreadable
 
-    def _mark(self) -> None:
-        self._outlet.write(encode_message(self._deal.mark(self._lane, boot_now()).reply))
+    def _wait_on(self, unsent: int) -> None:
+        """It is not the child that has stalled, and it is told that it is not this node either."""
+        self._ticket.progress(boot_now())
+        self._mark(unsent)
+
+    def _mark(self, unsent: int = 0) -> None:
+        self._outlet.write(encode_message(self._deal.mark(self._lane, boot_now(), unsent).reply))
 
     def _carry(self, chunks: list[int]) -> tuple[int, ...]:
         """Returns the chunks that were not sent, because they cannot be read."""
