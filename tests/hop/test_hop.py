@@ -406,7 +406,9 @@ async def test_a_request_that_makes_no_sense(
         if code is grpc.StatusCode.FAILED_PRECONDITION:
             end = await fetch(channel, request_, relay.object)
             assert end.reason is ParentLossReason.PROTOCOL
-    assert origin.guard.children() == []
+    async with asyncio.timeout(10):  # the child may hear of the refusal before the handler has ended
+        while origin.guard.children():  # noqa: ASYNC110  a slot that is released signals nothing
+            await asyncio.sleep(0)
 
 
 async def test_any_grpc_client_can_fetch(stack: AsyncExitStack) -> None:
