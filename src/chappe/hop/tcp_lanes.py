@@ -86,6 +86,8 @@ class Lanes:
             return
         offers = [self._offer_more(self._take_more) for _ in range(self._streams - 1)]
         self._offers = [offer for offer in offers if offer is not None]
+        if not self._offers:
+            return
         await self._outlet.write(encode_tcp_more(self._offers[0].port, [offer.secret for offer in self._offers]))
 
     def _take_more(self) -> None:
