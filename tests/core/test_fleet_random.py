@@ -7,6 +7,7 @@ its Hello), and nothing else.
 from __future__ import annotations
 
 import random
+import sys
 
 import pytest
 
@@ -50,7 +51,7 @@ class Storm:
     downs: tuple[float | None, ...] = (None, 1e6, 5e6)
 
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
+        self.seed, self.random = seed, random.Random(seed)
         self.config = FleetConfig("run")
         self.fleet = Fleet(self.config)
         self.history = History()
@@ -344,6 +345,17 @@ class Storm:
         for _ in range(steps):
             self.random.choices(moves, weights)[0]()
 
+    def play(self, rounds: int = 60) -> None:
+        """A storm and the calm after it. Where they break off, the last that happened is on stderr."""
+        whole = False
+        try:
+            self.run(rounds)
+            self.calm()
+            whole = True
+        finally:
+            if not whole:
+                sys.stderr.write("\n".join([f"seed {self.seed}", *self.trail[-30:], ""]))
+
     def calm(self) -> None:
         """Everybody is back and honest, and one more version is published: all must have it."""
         for node in self.relays:
@@ -383,9 +395,4 @@ class Storm:
 def test_storms(block: int) -> None:
     for seed in range(block * 20, block * 20 + 20):
         storm = Storm(seed)
-        try:
-            storm.run(60)
-            storm.calm()
-        except Exception as error:
-            error.add_note(f"seed {seed}\n" + "\n".join(storm.trail[-30:]))
-            raise
+        storm.play()
