@@ -44,6 +44,14 @@ async def test_one_that_never_says_anything_is_given_up(tmp_path: Path) -> None:
     await child.stop()
 
 
+async def test_one_has_a_group_of_its_own_and_no_session(tmp_path: Path) -> None:
+    child = await start(tmp_path, READY + WAIT)
+    await child.wait_ready()
+    assert os.getpgid(child.pid) == child.pid
+    assert os.getsid(child.pid) == os.getsid(0)
+    await child.stop()
+
+
 async def test_one_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     child = await start(tmp_path, ignore + READY + "while True: signal.pause()\n")

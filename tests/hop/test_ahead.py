@@ -27,7 +27,9 @@ import pytest
 
 from chappe.core.manifest import DELTA_FILE
 from chappe.errors import DeltaError, StoreError
-from chappe.hop.ahead import follow
+from chappe.hop import ahead
+from chappe.hop.ahead import Arriving, follow
+from chappe.hop.background import STEP
 from chappe.hop.objects import StoredObject
 from chappe.hop.store import Store
 from chappe.hop.verify import verify_directory
@@ -48,6 +50,7 @@ class Watched(FaultyDisk):
     def __init__(self) -> None:
         super().__init__()
         self.written: list[int] = []
+        self.niceness: set[int] = set()
         self._news = threading.Condition()
 
     def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> None:
@@ -55,6 +58,7 @@ class Watched(FaultyDisk):
         if "/applied/files/" in os.readlink(f"/proc/self/fd/{fd}") and len(data) > 1 << 12:
             with self._news:
                 self.written.append(offset)
+                self.niceness.add(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
                 self._news.notify_all()
 
     def wait(self, count: int) -> None:
@@ -122,6 +126,31 @@ def test_what_is_here_is_applied_and_the_rest_waits(store: Store, disk: Watched)
     finish(store, held)
     assert len(disk.written) == 3
     assert not held.work.root.exists()
+
+
+def test_applying_steps_back_while_chunks_arrive(store: Store, disk: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    monkeypatch.setattr(ahead, "FORWARD_S", 0.0)
+    held = begin(store)
+    disk.wait(1)
+    assert disk.niceness == {min(19, mine + STEP)}
+    finish(store, held)
+    assert disk.niceness == {mine, min(19, mine + STEP)}
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == mine
+
+
+def test_it_is_urgent_when_what_came_last_could_be_forwarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 5.0
+    monkeypatch.setattr(ahead, "boot_now", lambda: now)
+    arriving = Arriving(100)
+    arriving.advance(100, 100)
+    assert not arriving.urgent()
+    now += ahead.FORWARD_S
+    assert arriving.urgent()
+    arriving.advance(90, 100)  # a chunk has rotted
+    assert not arriving.urgent()
+    arriving.advance(100, 100)
+    assert not arriving.urgent()
 
 
 def test_a_restart_goes_on(home: Path, store: Store, disk: Watched) -> None:

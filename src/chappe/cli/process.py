@@ -32,6 +32,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 # Runs in the child between fork and the program, without touching the parent's threads: PR_SET_PDEATHSIG survives exec.
 _LAUNCH = """
 import ctypes, os, signal, sys
+os.setpgid(0, 0)
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 if os.getppid() != int(sys.argv[1]):
     sys.exit("the process that started this one is gone")
@@ -71,7 +72,10 @@ class Process:
         capture_stdout: bool = False,
         within: Sequence[str] = (),
     ) -> Process:
-        """Run `python -m module arguments`, in a session of its own: Ctrl-C reaches this process only.
+        """Run `python -m module arguments`, in a process group of its own: Ctrl-C reaches this process only.
+
+        Not in a session: Linux gives each session the same part of the processors, and a relay's threads that step
+        back (`chappe.hop.background`) would step back behind nothing but each other.
 
         `within` is a command that executes the rest of its line (`/sbin/ip netns exec NAME`), by its absolute path.
         """
@@ -81,7 +85,6 @@ class Process:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE if capture_stdout else asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
             env={**os.environ, **(environment or {})},
         )
         return cls(name, process, log_path)
@@ -141,7 +144,7 @@ class Process:
         await self.wait()
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """SIGTERM, and SIGKILL to its whole session if that does not help in time. Returns the exit code."""
+        """SIGTERM, and SIGKILL to its whole group if that does not help in time. Returns the exit code."""
         self.send_signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(timeout_s):

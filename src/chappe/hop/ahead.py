@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from chappe.clock import boot_now
 from chappe.core.digest import XXH3_128
 from chappe.core.manifest import LEAF_BYTES, FileEntry, Manifest
 from chappe.errors import DeltaError, StoreError
@@ -53,6 +54,10 @@ FOLLOW_S = 0.05
 """How often at most a thread that applies a delta hears of more of it."""
 
 
+FORWARD_S = 0.2
+"""How long applying stays in the background when all has arrived: a child has the rest within some chunks' time."""
+
+
 class Arriving:
     """The bytes of a delta from its beginning on, for one reader: it waits for what has not come. From any thread."""
 
@@ -60,6 +65,7 @@ class Arriving:
         """`size_bytes` is what it has at most while its end is open."""
         self.size_bytes = size_bytes
         self._here = 0
+        self._whole_at: float | None = None
         self._stopped = False
         self._changed = threading.Condition()
         self._acting = threading.Lock()
@@ -68,6 +74,10 @@ class Arriving:
         """So many bytes from the beginning are here. It may be fewer than before: a chunk has rotted."""
         with self._changed:
             self._here, self.size_bytes = here, size_bytes
+            if here < size_bytes:
+                self._whole_at = None
+            elif self._whole_at is None:
+                self._whole_at = boot_now()
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -75,6 +85,11 @@ class Arriving:
         with self._acting, self._changed:
             self._stopped = True
             self._changed.notify_all()
+
+    def urgent(self) -> bool:
+        """Nothing has been waited for for a moment, in which what came last could be forwarded."""
+        with self._changed:
+            return self._whole_at is not None and boot_now() >= self._whole_at + FORWARD_S
 
     def wait(self, stop: int) -> int:
         """Return when the bytes before `stop` are here, or before the end if that comes first; say which. Raises

@@ -17,13 +17,13 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 from chappe.core.manifest import LEAF_BYTES, Manifest, file_digest, snapshot_root
 from chappe.errors import CodecError, DeltaError, ManifestError, UnsafePathError
 from chappe.hop.ahead import Arriving, Base, Made
+from chappe.hop.background import Background
 from chappe.hop.disk import Disk, free_bytes
 from chappe.hop.filecache import FileCache
 from chappe.hop.kept import KeptManifest
@@ -88,7 +88,7 @@ def _apply(disk: Disk, work: ObjectLayout, arriving: Arriving, read: ReadAt, bas
         raise OSError(errno.ENOSPC, f"only {free} bytes are free")
     blocks = BlockStream(plan, target.algorithm, envelope)
     with _Applier(disk, work, target, base, plan) as applier:
-        applier.run(blocks, files, threads or min(os.cpu_count() or 1, THREADS_MAX))
+        applier.run(blocks, files, threads or min(os.cpu_count() or 1, THREADS_MAX), arriving.urgent)
         assert blocks.closing is not None  # or there had been an error
         if applier.wrong:
             salvage = applier.salvage()
@@ -142,9 +142,9 @@ class _Applier:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, blocks: BlockStream, files: TargetFiles, threads: int) -> None:
-        """Ends with the first error."""
-        with ThreadPoolExecutor(threads, "chappe-apply") as pool:
+    def run(self, blocks: BlockStream, files: TargetFiles, threads: int, urgent: Callable[[], bool]) -> None:
+        """Ends with the first error. While chunks still arrive, receiving and forwarding them comes first."""
+        with Background(threads, "chappe-apply", urgent) as pool:
             for _ in OrderedMap(pool, 2 * threads)(self._do, _works(blocks, files)):
                 pass
 
