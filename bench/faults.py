@@ -4,6 +4,8 @@ Eight workers on shaped links, real daemons in network namespaces. Each row is a
 half of the bytes; the first one is undisturbed, and what the others are held against. With `--topology striped` uplinks
 are unequal, so that there are stripes: a death costs each stripe of the dead one an edge, and a weak uplink the worker
 its inner places, not its membership.
+
+All of it takes 12 minutes; `--only` and `--add` measure it in parts, each beside all undisturbed runs of the file.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ from __future__ import annotations
 import shutil
 import statistics
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,7 +28,7 @@ from bench.faultcases import CASES, Case
 from bench.faultrun import Run, Setup, run_case
 from bench.fleet import make_snapshot
 from bench.links import Link
-from bench.results import RESULTS, write_results
+from bench.results import RESULTS, earlier_runs, write_results
 from chappe.cli.interrupt import run_interruptible
 from chappe.cli.settings import Flat, Rate, Settings
 from chappe.units import format_rate, format_size
@@ -57,8 +59,10 @@ class FaultSettings(Settings):
     """Runs in which nothing happens; the others are held against their mean. They tell the noise."""
     scale: float = 1.0
     """Of that time: 0.25 makes runs of 10 s, in which a fault weighs four times as much."""
+    add: Annotated[bool, Parameter(negative="")] = False
+    """Keep the runs that the file holds, except those of the same faults; with --undisturbed 0 for no more of these."""
     output: Path | None = None
-    """Where the JSON goes; bench/results/faults.json, or faults-striped.json, or faults-KEYS.json with --only."""
+    """Where the JSON goes; bench/results/faults.json, or faults-striped.json, or faults-KEYS.json with --only alone."""
     logs: Path | None = None
     """Directory for the daemons' logs, one folder per run; not kept when not given."""
 
@@ -83,11 +87,14 @@ def faults(
 
 async def _measure(settings: FaultSettings, cases: Sequence[Case], json: bool) -> int:
     striped = ["striped"] if settings.topology == "striped" else []
-    output = settings.output or RESULTS / f"{'-'.join(['faults', *striped, *settings.only])}.json"
-    report = await _session(settings, cases)
-    parameters = settings.model_dump(mode="json", exclude={"output", "logs"})
+    part = [] if settings.add else settings.only
+    output = settings.output or RESULTS / f"{'-'.join(['faults', *striped, *part])}.json"
+    varied = {"output", "logs", "add"} | ({"only", "undisturbed"} if settings.add or not settings.only else set())
+    parameters = settings.model_dump(mode="json", exclude=varied)
+    kept = [restored(run) for run in earlier_runs(output, parameters)] if settings.add else []
+    report = await _session(settings, cases, kept)
     rows = [row.to_json() for row in report.rows]
-    write_results(output, "faults", parameters | {"payload_bytes": report.payload_bytes}, rows)
+    write_results(output, "faults", parameters, rows, payload_bytes=report.payload_bytes)
     if json:
         print(output)
     else:
@@ -125,9 +132,16 @@ class Report:
     payload_bytes: int
 
 
-async def _session(settings: FaultSettings, cases: Sequence[Case]) -> Report:
+def restored(row: Mapping[str, Any]) -> Run:
+    """As `Row.to_json` wrote it."""
+    return Run(**{part.name: row[part.name] for part in fields(Run)})
+
+
+async def _session(settings: FaultSettings, cases: Sequence[Case], kept: Sequence[Run] = ()) -> Report:
+    """`kept`: runs of before."""
     link = Link(settings.rate, settings.rate)
     planned_s = settings.broadcast_s * settings.scale
+    known = {case.key: case for case in CASES}
     directory = scratch.make("faults-source")
     try:
         snapshot = make_snapshot(directory / "model", round(GOODPUT * settings.rate * planned_s))
@@ -139,12 +153,15 @@ async def _session(settings: FaultSettings, cases: Sequence[Case]) -> Report:
             topology=settings.topology,
             uplinks=UPLINKS if settings.topology == "striped" else (),
         )
-        runs: list[tuple[Case | None, Run]] = []
+        fresh = {case.key for case in cases}
+        runs = [(known.get(run.key), run) for run in kept if run.key not in fresh]
         for case in (*[None] * settings.undisturbed, *cases):
             print(f"{case.title if case else 'undisturbed'} ...", file=sys.stderr, flush=True)
             run = await run_case(case, setup, settings.logs)
             runs.append((case, run))
             print(f"  T(1.0) {_s(run.t_bcast_s.get('1.0'))} {run.error or ''}", file=sys.stderr, flush=True)
+        order = [None, *CASES]
+        runs.sort(key=lambda row: order.index(row[0]))
         calm = [run for case, run in runs if case is None and run.error is None]
         rows = [beside(case, run, calm) for case, run in runs]
         return Report(rows, payload)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import faultcases
+from bench import faultcases, faults
 from bench.__main__ import main
 from bench.curves import bytes_at, complete_s, longest_silence, rate, receiving_again_s
 from bench.faultrun import Run, Setup, run_case
@@ -156,6 +156,40 @@ def test_results_say_what_ran(tmp_path: Path) -> None:
     assert report["runs"] == [{"t": 2.0}]
     assert report["environment"]["packages"]["grpcio"]
     assert report["environment"]["cores"] >= 1
+
+
+def test_parts_of_a_table_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([40.0, 44.0, 60.0, 42.0, 84.0])
+
+    async def run_case(case: faultcases.Case | None, setup: Setup, keep: Path | None) -> Run:
+        took_s = next(seconds)
+        run = Run(case.key if case else "undisturbed", "a", t_bcast_s={"1.0": took_s}, identical=True)
+        run.received_bytes, run.wire_received_bytes, run.t_others_s = {"a": 100.0}, {"a": 120}, took_s
+        return run
+
+    monkeypatch.setattr(faults, "run_case", run_case)
+    output = tmp_path / "faults.json"
+
+    def measure(*options: str) -> list[tuple[str, float]]:
+        with pytest.raises(SystemExit) as end:
+            main(["faults", "--broadcast-s", "0.01", "--output", str(output), *options])
+        assert end.value.code == 0
+        return [(run["key"], run["t_bcast_ratio"]) for run in json.loads(output.read_text())["runs"]]
+
+    measure("--add", "--undisturbed", "1", "--only", "relay-halves")  # 40, 44
+    rows = measure("--add", "--undisturbed", "1", "--only", "relay-drops")  # 60, 42
+    assert rows == [
+        ("undisturbed", 0.8),
+        ("undisturbed", 1.2),
+        ("relay-drops", pytest.approx(0.84)),
+        ("relay-halves", pytest.approx(0.88)),
+    ]
+    rows = measure("--add", "--undisturbed", "0", "--only", "relay-drops")  # 84
+    assert rows[2] == ("relay-drops", pytest.approx(1.68))
+    assert len(rows) == 4
+    with pytest.raises(SystemExit) as end:
+        main(["faults", "--broadcast-s", "0.02", "--output", str(output), "--add"])
+    assert end.value.code != 0
 
 
 def test_an_unknown_fault_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
