@@ -1,4 +1,5 @@
-"""Many real relays in one process: `python -m bench.relayhost COORDINATOR DIRECTORY FIRST COUNT`, until SIGTERM.
+"""Many real relays in one process: `python -m bench.relayhost COORDINATOR DIRECTORY FIRST COUNT [UPLINKS DOWNLINK]`,
+until SIGTERM. UPLINKS, with commas between, are dealt out in turn; what is given is declared, and kept to.
 
 Each is what `relayd` runs, with a store, a server and a Join stream of its own; they share an event loop. Says on
 stderr, as a daemon does, when all of them serve: {"event": "relays_ready", ...}.
@@ -19,7 +20,9 @@ from chappe.hop.malloc import raise_thresholds
 RATE = "1gbit"
 
 
-async def host(coordinator: str, directory: Path, first: int, count: int) -> None:
+async def host(
+    coordinator: str, directory: Path, first: int, count: int, uplinks: str = "", downlink: str = ""
+) -> None:
     from relayd.config import RelaydSettings
     from relayd.daemon import Endpoints, open_daemon
 
@@ -31,7 +34,7 @@ async def host(coordinator: str, directory: Path, first: int, count: int) -> Non
         for number in range(first, first + count):
             name = f"r{number}"
             place = {"coordinator": coordinator, "store": directory / name, "name": name, "listen": "127.0.0.1:0"}
-            settings = RelaydSettings.model_validate({**place, "uplink": RATE, "downlink": RATE})
+            settings = RelaydSettings.model_validate({**place, **links(number, uplinks, downlink)})
             store = Store.open(settings.store)
             stack.callback(store.close)
             await store.recover()
@@ -41,6 +44,14 @@ async def host(coordinator: str, directory: Path, first: int, count: int) -> Non
         os._exit(0)  # nobody is to be moved any more, and stores that are thrown away need no last words
 
 
+def links(number: int, uplinks: str, downlink: str) -> dict[str, str]:
+    if not uplinks:
+        return {"uplink": RATE, "downlink": RATE}
+    rates = uplinks.split(",")
+    uplink = rates[number % len(rates)]
+    return {"uplink": uplink, "limit_uplink": uplink, "downlink": downlink, "limit_downlink": downlink}
+
+
 def main() -> None:
     raise_thresholds()  # before grpc is imported
     import uvloop
@@ -48,8 +59,8 @@ def main() -> None:
     from chappe.logs import configure_logging
 
     configure_logging("json", "error")
-    coordinator, directory, first, count = sys.argv[1:]
-    uvloop.run(host(coordinator, Path(directory), int(first), int(count)))
+    coordinator, directory, first, count, *rates = sys.argv[1:]
+    uvloop.run(host(coordinator, Path(directory), int(first), int(count), *rates))
 
 
 if __name__ == "__main__":

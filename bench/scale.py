@@ -5,6 +5,8 @@ relays   hundreds of real relays in a few processes, real Join and Fetch, a smal
 joins    a thousand Join streams of relays without a data plane (`bench.standins`) in a broadcast, from a real
          publisher: how much of a core does the coordinator take, and how long until a lost relay's child has its
          new assignment?
+
+With `--topology striped` something else is measured: see `bench.scalestriped`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from rich.console import Console
@@ -27,10 +29,11 @@ from rich.table import Table
 from bench import scratch
 from bench.hop import cpu_s, make_sparse_snapshot, rss_max_bytes
 from bench.results import RESULTS, write_results
+from bench.scalestriped import StripedRun, show_striped, striped_run
 from bench.standins import RATE_BYTES_PER_S
 from chappe.cli.localfleet import LocalFleet
 from chappe.cli.process import FleetError, Process
-from chappe.cli.settings import Duration, Flat, Settings, Size
+from chappe.cli.settings import Duration, Flat, Rate, Settings, Size
 from chappe.publisher import AsyncPublisher
 
 JOIN_TIMEOUT_S = 300.0
@@ -87,12 +90,16 @@ class ScaleSettings(Settings):
     """Of them, one after the other."""
     repeats: Annotated[int, Field(ge=1)] = 3
     """Runs of each."""
+    topology: Literal["chains", "striped"] = "chains"
+    """striped: relays with unequal, limited links, once in stripes and once in plain chains; no joins."""
+    rate: Rate = 1.5e6 / 8
+    """With stripes: a relay's downlink, and the best of their uplinks."""
     directory: Path = Path("/dev/shm")
     """Where stores and the coordinator's state lie."""
     short: bool = False
     """Fewer, and one run of each: what `make bench` runs."""
-    output: Path = RESULTS / "scale.json"
-    """The JSON to write."""
+    output: Path | None = None
+    """The JSON to write; bench/results/scale.json, or scale-striped.json."""
 
 
 _DEFAULTS = ScaleSettings()
@@ -103,14 +110,36 @@ def scale(*, settings: Annotated[ScaleSettings, Flat] = _DEFAULTS) -> int:
     """Hundreds of real relays in a few processes, and a coordinator with a thousand Join streams."""
     if settings.short:
         settings = settings.model_copy(update=_SHORT)
+    if settings.topology == "striped":
+        output = settings.output or RESULTS / "scale-striped.json"
+        kept = {"relays", "processes", "payload", "rate", "repeats", "topology", "directory"}
+        runs = asyncio.run(_striped(settings))
+        show_striped(runs)
+        parameters = settings.model_dump(mode="json", include=kept)
+        write_results(output, "scale-striped", parameters, [asdict(run) for run in runs])
+        return 0
     relays, joins = asyncio.run(_measure(settings))
     show(relays, joins)
     runs = [{"what": "relays", **asdict(run)} for run in relays] + [{"what": "joins", **asdict(run)} for run in joins]
     parameters = settings.model_dump(mode="json", exclude={"output"})
     write_results(
-        settings.output, "scale", parameters, runs, **{key: [row] for key, row in summary(relays, joins).items()}
+        settings.output or RESULTS / "scale.json",
+        "scale",
+        parameters,
+        runs,
+        **{key: [row] for key, row in summary(relays, joins).items()},
     )
     return 0
+
+
+async def _striped(settings: ScaleSettings) -> list[StripedRun]:
+    runs = []
+    for topology in ("striped", "chains") * settings.repeats:
+        with tempfile.TemporaryDirectory(prefix=scratch.prefix("scale"), dir=settings.directory) as base:
+            sizes = settings.relays, settings.processes, settings.payload, settings.rate
+            runs.append(await striped_run(Path(base) / "r", *sizes, topology))
+        print(runs[-1], file=sys.stderr, flush=True)
+    return runs
 
 
 async def _measure(settings: ScaleSettings) -> tuple[list[RelaysRun], list[JoinsRun]]:

@@ -182,6 +182,12 @@ def _loop(report: Report) -> list[Table]:
     return found
 
 
+def _scale_striped(report: Report) -> list[Table]:
+    runs = report["runs"]
+    cells = [[_heading(key), *(_plain(run[key], key) for run in runs)] for key in runs[0] if key != "topology"]
+    return [Table(["", *(run["topology"] for run in runs)], cells)]
+
+
 def _other(report: Report) -> list[Table]:
     return _further(report, ("runs",)) or _further(report, ())
 
@@ -262,6 +268,12 @@ SECTIONS: dict[str, Section] = {
         _hop,
     ),
     "scale": Section("Scale", "Many relays, few processes, the real services.", _other),
+    "scale-striped": Section(
+        "Scale, striped",
+        "Hundreds of real relays with unequal links in few processes: what each takes at its most over what it took"
+        " idle, in stripes and in plain chains.",
+        _scale_striped,
+    ),
     "layout": Section("Layouts", "Planned chains over the best possible ones, and over the physical bound.", _layout),
     "striping": Section(
         "Stripes, calculated",

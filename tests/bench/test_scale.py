@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from bench.__main__ import main
+from bench.relayhost import links
 from bench.scale import JoinsRun, RelaysRun, draw, summary
+from bench.scalestriped import UPLINKS, Held, Watch, links_of, shape
 
 
 def test_decisions_are_taken_together_and_the_rest_by_run() -> None:
@@ -23,6 +28,57 @@ def test_decisions_are_taken_together_and_the_rest_by_run() -> None:
     assert found["joins"]["decision_s"] == 0.02
     assert found["joins"]["decision_s_max"] == 0.09
     assert summary([], []) == {}
+
+
+def test_streams_are_counted_over_all_stripes() -> None:
+    found = shape([["a", "b", "c"], ["c", "a"], ["b"]], 3)
+    assert found == {
+        "stripes": 2,
+        "streams": 6,
+        "origin_streams": 3,
+        "relay_parents": 2,
+        "relay_children": 1,
+        "relay_children_max": 1,
+        "depth": 3,
+    }
+
+
+def test_relays_get_links_in_turn() -> None:
+    uplinks, downlink = links_of(1000.0)
+    given = [links(number, uplinks, downlink) for number in range(len(UPLINKS) + 1)]
+    assert [one["uplink"] for one in given[:2]] == ["1000B", "900B"]
+    assert given[-1] == given[0]
+    assert all(one["limit_uplink"] == one["uplink"] for one in given)
+    assert {one["limit_downlink"] for one in given} == {"1000B"}
+    assert "limit_uplink" not in links(0, "", "")
+
+
+async def test_what_a_process_holds_is_told_over_what_it_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.scalestriped.SAMPLE_S", 0.001)
+    pid = os.getpid()
+    watch = Watch([pid])
+    watching = asyncio.create_task(watch.run())
+    ends = [socket.socketpair() for _ in range(20)]
+    while watch.grown(pid).descriptors < 40:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    watching.cancel()
+    for end in (end for pair in ends for end in pair):
+        end.close()
+    assert watch.grown(pid).descriptors >= 40, "at its most"
+    assert Held.by(pid).rss_bytes > 1 << 20
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_a_small_striped_run(short_directory: Path, tmp_path: Path) -> None:
+    output = tmp_path / "scale.json"
+    sizes = ["--relays", "12", "--payload", "8MiB", "--rate", "8mbit", "--repeats", "1"]
+    with pytest.raises(SystemExit) as end:
+        main(["scale", "--topology", "striped", *sizes, "--directory", str(short_directory), "--output", str(output)])
+    assert end.value.code == 0
+    striped, plain = json.loads(output.read_text())["runs"]
+    assert (striped["topology"], plain["topology"], plain["stripes"]) == ("striped", "chains", 1)
+    assert striped["streams"] == 12 * striped["stripes"]
 
 
 @pytest.mark.soak
