@@ -139,11 +139,11 @@ async def published(fleet: LocalFleet, source: Path, *arguments: str) -> dict[st
     return result
 
 
-async def start_publish(fleet: LocalFleet, source: Path, *arguments: str) -> Process:
+async def start_publish(fleet: LocalFleet, source: Path, *arguments: str, module: str = "chappe.cli.main") -> Process:
     """`chappe publish SOURCE` as a process that can be interrupted, stopped or killed."""
     arguments = ("publish", str(source), *arguments, "--coordinator", fleet.address, *tls_flags(fleet.tls))
     log_path = fleet.directory / "logs" / "publish.log"
-    return await Process.start("publish", "chappe.cli.main", arguments, log_path, capture_stdout=True)
+    return await Process.start("publish", module, arguments, log_path, capture_stdout=True)
 
 
 def payload_bytes(source: Path) -> int:

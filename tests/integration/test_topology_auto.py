@@ -9,6 +9,7 @@
 | a delta, a compressed snapshot                    | plain lanes beside a striped full object |
 | a relay of a release without stripes              | plain, and it is named |
 | such a relay joins while stripes are on their way | they are given up, everybody gets everything |
+| a publisher without stripes takes over halfway    | the same |
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ from tests.integration.fleet_tools import (
     make_snapshot,
     metric_reaches,
     payload_bytes,
+    start_publish,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="function")
 
 RECEIVED = "relayd_received_bytes_total"
 OLD = "tests.integration.old_relayd"
+OLD_PUBLISHER = "tests.integration.old_publisher"
 UPLINKS = {"w1": 80, "w2": 80, "w3": 40, "w4": 20, "w5": 20}
 
 
@@ -198,5 +201,30 @@ async def test_an_older_relay_that_joins_halfway_ends_the_stripes(
         origins.gates[0].open()
         await publication.wait(1.0, timeout_s=60)
         assert_same_bytes(fleet, source, *UPLINKS, "old")
+        for process in fleet.workers.values():
+            assert await metric_reaches(process, RECEIVED, size) < 1.25 * size, "what was held was not sent again"
+
+
+async def test_an_older_publisher_that_takes_over_halfway_ends_the_stripes(tmp_path: Path) -> None:
+    source = make_snapshot(tmp_path / "model", 16 << 20, seed=7)
+    size = payload_bytes(source)
+    flags = ("--version", "1", "--payload", "full", "--base-cache", "none", "--uplink", "160mbit")
+    async with LocalFleet(tmp_path / "fleet", UNEQUAL) as fleet:
+        first = await start_publish(fleet, source, *flags, "--limit-uplink", "20mbit")
+        await fleet.coordinator.logged(lambda line: line["event"] == "root_announced")
+        for process in fleet.workers.values():
+            await metric_reaches(process, RECEIVED, 0.1 * size)
+        assert len((await newest(fleet))["layout"]["stripe_weights"]) >= 2
+        await first.kill()
+        received = [await metric_reaches(process, RECEIVED, 0.0) for process in fleet.workers.values()]
+        assert max(received) < size, "nobody has it all: the bytes are wanted from somebody"
+        second = await start_publish(fleet, source, *flags, module=OLD_PUBLISHER)
+        await second.output()
+        assert second.returncode == 0, second.tail()
+        shown = await newest(fleet)
+        assert shown["layout"]["stripe_weights"] == [1]
+        assert shown["layout"]["reason"].endswith("came, which is of a release without stripes")
+        assert sorted(name for chain in shown["chains"] for name in chain) == sorted(UPLINKS)
+        assert_same_bytes(fleet, source, *UPLINKS)
         for process in fleet.workers.values():
             assert await metric_reaches(process, RECEIVED, size) < 1.25 * size, "what was held was not sent again"
