@@ -2,6 +2,7 @@
 
     OpenFetch ──▶ task: dial, or be dialled ──▶ FetchConnected ──▶ chunks go into the store ──▶ Progress, FetchEnded
     CloseFetch ─▶ the task is cancelled, and nothing more is heard of it
+    DrainFetch ─▶ the call is ended, what is on its way is taken ──▶ FetchEnded
 
 An object is watched through its own signal: header, last chunk and rot are told at once, the rest once a second.
 """
@@ -28,7 +29,7 @@ from chappe.core.relay_events import (
     RelayEvent,
 )
 from chappe.errors import DiskFullError, StoreError, UsageError
-from chappe.hop.client import FetchEnd, build_request, fetch
+from chappe.hop.client import Departure, FetchEnd, build_request, fetch
 from chappe.hop.limits import TokenBucket
 from chappe.hop.meter import GRPC, HopMeter, HopMeters
 from chappe.hop.objects import StoredObject
@@ -121,11 +122,18 @@ class Fetches:
         self._generation = generation
         self._stalls = StallRule(stall_floor_s)
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._departures: dict[int, Departure] = {}
 
     def open(self, order: OpenFetch) -> None:
         task = asyncio.create_task(self._run(order))
         self._tasks[order.fetch] = task
         self._spawn(f"fetch {order.fetch} from {order.source.peer.name}", task)
+
+    def drain(self, fetch_number: int) -> None:
+        departure = self._departures.get(fetch_number)
+        if departure is None or not departure.drain():
+            self.close(fetch_number)
+            self._on_event(FetchEnded(fetch_number, None, "moved: nothing was on its way"))
 
     def close(self, fetch_number: int) -> None:
         task = self._tasks.pop(fetch_number, None)
@@ -139,6 +147,7 @@ class Fetches:
             ended = await self._fetch(order)
         finally:
             self._tasks.pop(order.fetch, None)
+            self._departures.pop(order.fetch, None)
         log.info(
             "fetch_ended",
             object_id=order.object_id,
@@ -182,6 +191,7 @@ class Fetches:
         with self._meters.measure(peer.worker_id, HopMeter()) as meter:
             if order.source.dials:
                 return await self._await_push(order, held, meter)
+            departure = self._departures[order.fetch] = Departure()
             async with self._open_channel(peer) as channel:
                 return await fetch(
                     channel,
@@ -194,6 +204,7 @@ class Fetches:
                     expected_bytes_per_s=order.expected_bytes_per_s or None,
                     tcp=self._tcp.to(peer),
                     on_fallback=lambda reason: self._tcp.failed(peer, reason),
+                    departure=departure,
                 )
 
     def _request(self, order: OpenFetch, held: StoredObject) -> FetchRequest:

@@ -16,7 +16,16 @@ import structlog
 
 from chappe.clock import boot_now
 from chappe.core.effects import Target
-from chappe.core.relay_events import InstallEnded, Land, Landed, LandFailed, LocalFault, RelayEvent, Restored
+from chappe.core.relay_events import (
+    ChunksDropped,
+    InstallEnded,
+    Land,
+    Landed,
+    LandFailed,
+    LocalFault,
+    RelayEvent,
+    Restored,
+)
 from chappe.errors import DeltaError, RootMismatchError, StoreError, VersionConflictError
 from chappe.hop.adapters import refusal
 from chappe.hop.objects import StoredObject
@@ -81,7 +90,7 @@ class Landings:
         try:
             landed = await self._in_thread(lambda: self._land_or_refuse(order))
         except RootMismatchError as error:
-            return LandFailed(object_id, LocalFault.ROOT_MISMATCH, str(error))
+            return await self._mismatch(object_id, str(error))
         except VersionConflictError as error:
             return LandFailed(object_id, LocalFault.STORE, str(error))
         except DeltaError as error:
@@ -98,6 +107,15 @@ class Landings:
         self._landed_s = {order.version: boot_now()}
         full = None if landed.object_id == object_id else self._store.get(landed.object_id)
         return Landed(object_id, None if full is None else restored(full))
+
+    async def _mismatch(self, object_id: str, detail: str) -> RelayEvent:
+        """Is it this disk, or what came?"""
+        held = self._store.get(object_id)
+        rotten = 0 if held is None else await _recheck(held)
+        if held is None or not rotten:
+            return LandFailed(object_id, LocalFault.ROOT_MISMATCH, detail)
+        self._on_event(ChunksDropped(object_id, held.ledger.held.ranges()))  # before it could be landed again
+        return LandFailed(object_id, LocalFault.ROTTEN, f"{detail}: {rotten} chunks have rotted")
 
     def _land_or_refuse(self, order: Land) -> LandedSnapshot | str:
         """Blocking. Why not, when it is an adapter whose base is not here."""
@@ -154,9 +172,11 @@ def restored(held: StoredObject) -> Restored:
     return Restored(held.object_id, version, root, tuple(held.ledger.held), held.ledger.total, held.installed)
 
 
-async def _recheck(held: StoredObject) -> None:
-    """Every chunk against its page, a few between two turns of the event loop."""
+async def _recheck(held: StoredObject) -> int:
+    """Every chunk against its page, a few between two turns of the event loop. Returns how many are not."""
+    rotten = 0
     chunks = [chunk for start, stop in held.ledger.held for chunk in range(start, stop)]
     for at in range(0, len(chunks), _RECHECK_AT_ONCE):
-        held.recheck(chunks[at : at + _RECHECK_AT_ONCE])
+        rotten += len(held.recheck(chunks[at : at + _RECHECK_AT_ONCE]))
         await asyncio.sleep(0)
+    return rotten

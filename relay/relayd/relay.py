@@ -30,6 +30,7 @@ from chappe.core.relay_events import (
     Assigned,
     CloseFetch,
     Connected,
+    DrainFetch,
     DropObject,
     Install,
     InstallEnded,
@@ -206,6 +207,8 @@ class Relay:
                 self._fetches.open(effect)
             case CloseFetch(fetch):
                 self._fetches.close(fetch)
+            case DrainFetch(fetch):
+                self._fetches.drain(fetch)
             case ReportHolding() | ReportConnected() | ReportLost() | Acknowledge() | AskToLeave():
                 self._control.report(effect)
             case OpenObject(object_id):

@@ -14,6 +14,7 @@ from chappe.core.relay_events import (
     Assignment,
     CloseFetch,
     Connected,
+    DrainFetch,
     DropObject,
     EdgeOrder,
     FetchConnected,
@@ -66,6 +67,7 @@ class Rig:
         self.wake: float | None = None
         self.epoch = 0
         self.open: dict[int, OpenFetch] = {}
+        self.draining: dict[int, OpenFetch] = {}
         self.landing: set[str] = set()
         self.landed: dict[str, int] = {r.object_id: r.version for r in restored if r.version}
         self.hook: int | None = None
@@ -77,6 +79,7 @@ class Rig:
         match event:
             case FetchEnded(fetch=fetch):
                 self.open.pop(fetch, None)
+                self.draining.pop(fetch, None)
             case Landed(object_id) | LandFailed(object_id):
                 self.landing.discard(object_id)
             case InstallEnded(version) if version == self.hook:
@@ -96,10 +99,12 @@ class Rig:
         match effect:
             case OpenFetch():
                 key = (effect.object_id, effect.stripe)
-                assert key not in {(f.object_id, f.stripe) for f in self.open.values()}, "two parents in one stripe"
+                assert key not in {(f.object_id, f.stripe) for f in self._fetches()}, "two parents in one stripe"
                 self.open[effect.fetch] = effect
             case CloseFetch(fetch):
-                del self.open[fetch]  # never one that is not open
+                del (self.draining if fetch in self.draining else self.open)[fetch]  # never one that is not open
+            case DrainFetch(fetch):
+                self.draining[fetch] = self.open.pop(fetch)
             case Land(object_id):
                 assert object_id not in self.landing, "landed twice at once"
                 self.landing.add(object_id)
@@ -136,6 +141,9 @@ class Rig:
         wake, self.wake = self.wake, None
         self.now = max(self.now, wake)
         return self.do(Tick())
+
+    def _fetches(self) -> list[OpenFetch]:
+        return [*self.open.values(), *self.draining.values()]
 
     def fetch(self) -> OpenFetch:
         """The one fetch that is open."""

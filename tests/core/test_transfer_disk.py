@@ -212,6 +212,18 @@ def test_d5_a_root_mismatch_starts_from_scratch_once() -> None:
     assert of(rig.do(Tick(), after=3600), Land) + of(rig.do(Tick()), OpenFetch) == []
 
 
+def test_d5_a_root_mismatch_by_rot_costs_what_has_rotted() -> None:
+    rig = fetching()
+    rig.do(Progress(A, ALL, 8))
+    rig.assign(target(root=ROOT_A), order(parent=P))
+    lose(rig, None, progressed=True)
+    assert of(rig.do(ChunksDropped(A, ((0, 3), (4, 8)))), OpenFetch) == []  # not while it is landed
+    effects = rig.do(LandFailed(A, LocalFault.ROTTEN, "1 chunk"))
+    assert of(effects, ResetObject) + of(effects, Land) == []
+    assert of(effects, OpenFetch)[0].source == P
+    assert of(rig.do(Progress(A, ALL, 8)), Land)
+
+
 def test_d6_a_target_withdrawn_while_landing_is_not_pulled_from_under_it() -> None:
     for outcome, dropped in ((Landed(A), []), (LandFailed(A, LocalFault.STORE, "EIO"), [DropObject(A)])):
         rig = fetching()

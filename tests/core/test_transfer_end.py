@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from relay_rig import (
     ALL,
-    F1,
     ROOT_A,
     ROOT_B,
     A,
@@ -175,8 +176,8 @@ def test_s5_a_drained_relay_goes_without_having_asked() -> None:
 
 def test_s6_a_fetch_that_was_closed_has_no_say() -> None:
     rig = fetching()
-    rig.assign(target(), order(epoch=2, parent=F1))
+    rig.assign(target(), order(epoch=2, parent=replace(P, peer=replace(P.peer, address="elsewhere:1"))))
     assert rig.do(FetchConnected(1)) == []
     rig.machine.handle(FetchEnded(1, Loss.BROKEN), rig.now)
-    assert rig.fetch().source == F1
+    assert rig.fetch().source.peer.address == "elsewhere:1"
     assert rig.do(Progress("d" * 32, ALL, 8)) == []

@@ -20,13 +20,17 @@ from relay_rig import (
 )
 
 from chappe.core.effects import Count
-from chappe.core.events import HeldEdge
+from chappe.core.events import HeldEdge, ObjectState
 from chappe.core.reasons import ParentLossReason as Loss
 from chappe.core.relay_events import (
     CloseFetch,
+    DrainFetch,
     DropObject,
+    EdgeOrder,
     FetchConnected,
+    FetchEnded,
     Land,
+    LocalFault,
     OpenFetch,
     Progress,
     ReportHolding,
@@ -34,6 +38,7 @@ from chappe.core.relay_events import (
     ResetObject,
     Tick,
 )
+from chappe.core.upstream import DRAIN_S
 
 
 def test_p1_a_broken_stream_is_tried_again_and_then_the_next_source() -> None:
@@ -97,7 +102,10 @@ def test_p3_a_parent_that_restarted_elsewhere_is_dialled_there() -> None:
 def test_p3_another_parent_replaces_the_fetch() -> None:
     rig = fetching()
     effects = rig.assign(target(), order(epoch=2, parent=F2))
-    assert [type(e) for e in effects if isinstance(e, OpenFetch | CloseFetch)] == [CloseFetch, OpenFetch]
+    assert of(effects, DrainFetch) == [DrainFetch(1)]
+    assert of(effects, OpenFetch) == []
+    effects = rig.do(FetchEnded(1, None, progressed=True))
+    assert of(effects, OpenFetch)[0].source == F2
     assert of(effects, Count) == [Count("parent_changes_total", (("reason", "reassigned"),))]
 
 
@@ -174,8 +182,9 @@ def test_p8_a_refused_token_is_not_fought_over(reason: Loss) -> None:
     rig = Rig()
     rig.assign(target(), order(parent=P))
     waits = []
-    for _ in range(12):
-        assert of(lose(rig, reason), ReportLost)[0].reason is reason
+    for i in range(12):
+        reported = of(lose(rig, reason), ReportLost)
+        assert [e.reason for e in reported] == ([] if reason is Loss.EVICTED and i % 2 == 0 else [reason])  # row p14
         assert rig.wake is not None
         waits.append(rig.wake - rig.now)
         rig.wait()
@@ -219,3 +228,74 @@ def test_p11_a_parent_that_dropped_the_object_is_asked_again_ever_more_rarely() 
     effects = rig.assign(epoch=2)  # the coordinator's word
     assert of(effects, DropObject) == [DropObject(A)]
     assert of(rig.do(Tick(), after=60), OpenFetch) == []
+
+
+@pytest.mark.parametrize("reason", [None, Loss.BROKEN, Loss.EVICTED, Loss.CORRUPT, Loss.STALLED, Loss.PROTOCOL])
+def test_p13_however_a_parent_that_was_left_ends_it_is_not_blamed(reason: Loss | None) -> None:
+    rig = fetching()
+    rig.assign(target(), order(epoch=2, parent=F2))
+    assert rig.machine.edges() == ()
+    effects = rig.do(FetchEnded(1, reason, "it said so", (7,) if reason is Loss.CORRUPT else (), progressed=True))
+    assert of(effects, ReportLost) == []
+    (opened,) = of(effects, OpenFetch)
+    assert (opened.source, opened.rejected) == (F2, ())
+
+
+def test_p13_a_parent_that_was_left_and_does_not_end_is_not_waited_for() -> None:
+    rig = fetching()
+    rig.assign(target(), order(epoch=2, parent=F2))
+    left_s = rig.now
+    effects = rig.wait()
+    assert rig.now - left_s == DRAIN_S
+    assert of(effects, CloseFetch) == [CloseFetch(1)]
+    assert of(effects, OpenFetch)[0].source == F2
+    assert rig.do(FetchEnded(1, Loss.BROKEN)) == []
+
+
+def test_p13_moved_again_while_the_first_parent_is_left() -> None:
+    rig = fetching()
+    rig.assign(target(), order(epoch=2, parent=F2))
+    for epoch, parent in ((3, F1), (4, P), (5, F1)):
+        effects = rig.assign(target(), order(epoch=epoch, parent=parent))
+        assert of(effects, DrainFetch) + of(effects, CloseFetch) + of(effects, OpenFetch) == []
+    assert of(rig.do(FetchEnded(1, None)), OpenFetch)[0].source == F1
+
+
+def test_p13_what_is_on_its_way_may_be_all_that_lacked() -> None:
+    rig = fetching()
+    rig.assign(target(), order(epoch=2, parent=F2))
+    rig.do(Progress(A, ALL, 8))
+    assert not rig.open
+    assert not rig.draining
+    assert of(rig.do(FetchEnded(1, None)), OpenFetch) == []
+
+
+@pytest.mark.parametrize("order_of_nobody", [order(epoch=3), None])
+def test_p13_without_a_parent_nothing_is_left_to_wait_for(order_of_nobody: EdgeOrder | None) -> None:
+    rig = fetching()
+    rig.assign(target(), order(epoch=2, parent=F2))
+    effects = rig.assign() if order_of_nobody is None else rig.assign(target(), order_of_nobody)
+    assert of(effects, CloseFetch) == [CloseFetch(1)]
+    assert not rig.draining
+
+
+def test_p13_one_that_has_not_answered_yet_is_left_at_once() -> None:
+    rig = Rig()
+    rig.assign(target(), order(parent=P))
+    effects = rig.assign(target(), order(epoch=2, parent=F2))
+    assert [type(e) for e in effects if isinstance(e, OpenFetch | CloseFetch)] == [CloseFetch, OpenFetch]
+
+
+def test_p13_a_disk_that_fills_up_meanwhile_is_a_full_disk() -> None:
+    rig = fetching()
+    rig.assign(target(), order(epoch=2, parent=F2))
+    effects = rig.do(FetchEnded(1, LocalFault.DISK_FULL, "no room"))
+    assert [r.holding.state for r in of(effects, ReportHolding)] == [ObjectState.DISK_FULL]
+    assert of(effects, OpenFetch) == []
+    assert of(rig.wait(), OpenFetch)[0].source == F2
+
+
+def test_p14_who_was_replaced_hears_of_the_move_before_it_complains() -> None:
+    rig = fetching()
+    assert of(lose(rig, Loss.EVICTED, progressed=True), ReportLost) == []
+    assert of(rig.assign(target(), order(epoch=2, parent=F2)), OpenFetch)[0].source == F2

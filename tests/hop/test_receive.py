@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import os
+from collections.abc import Iterator
 
 import pytest
 from fakes import MemoryObject, MemoryOrigin, token
 
+from chappe.core.reasons import ParentLossReason
+from chappe.hop import receive
 from chappe.hop.client import build_request
 from chappe.hop.limits import TokenBucket
 from chappe.hop.receive import Receiver
-from chappe.v1.relay_pb2 import End, EndReason
+from chappe.v1.relay_pb2 import End, EndReason, Watermark
 from chappe.wire.frames import ChunkBatch, Reply
 
 CHUNKS = 8
@@ -59,3 +64,77 @@ def test_of_several_connections_each_may_be_in_the_middle_of_a_chunk() -> None:
     one_s = receiver._patience_s()
     assert receiver.more(3)
     assert receiver._patience_s() == pytest.approx(4 * one_s)
+
+
+class Clock:
+    """Goes on by itself, and by what the test says this process was stopped for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._now, self.stopped_s = receive.boot_now, 0.0
+        monkeypatch.setattr(receive, "boot_now", lambda: self._now() + self.stopped_s)
+
+
+def child_of(origin: MemoryOrigin) -> Receiver:
+    child = MemoryObject()
+    child.put_header(origin.header_bytes or b"")
+    receiver = Receiver(build_request(child, 0, token("o", "r"), ()), child, stall_floor_s=0.05)
+    receiver.switched()
+    return receiver
+
+
+async def never() -> tuple[Reply, int] | None:
+    await asyncio.Event().wait()
+    return None
+
+
+async def test_a_chunk_that_crawls_has_more_time_and_not_for_ever() -> None:
+    asked: list[float] = []
+    receiver = child_of(MemoryOrigin(os.urandom(CHUNKS << 16)))
+
+    def silent_s() -> float:
+        asked.append(0.0)
+        return 0.0
+
+    end = await receiver.run(never, silent_s)
+    assert end.reason is ParentLossReason.STALLED
+    assert len(asked) > 1, "the first look found that bytes come"
+    asked.clear()
+    end = await receiver.run(never, lambda: asked.append(0.0) or math.inf)
+    assert end.reason is ParentLossReason.STALLED
+    assert len(asked) == 1
+
+
+async def test_what_this_process_slept_through_is_no_silence_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    asked: list[float] = []
+
+    def silent_s() -> float:
+        asked.append(clock.stopped_s)
+        return math.inf
+
+    async def stopped() -> tuple[Reply, int] | None:
+        if not asked:
+            clock.stopped_s += 60.0
+        return await never()
+
+    end = await child_of(MemoryOrigin(os.urandom(CHUNKS << 16))).run(stopped, silent_s)
+    assert end.reason is ParentLossReason.STALLED, "and then it has been silent"
+    assert len(asked) == 2
+
+
+async def test_a_watermark_from_before_a_pause_does_not_count_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    ahead = Watermark(chunks_held=3, chunks_total=CHUNKS)
+
+    def replies() -> Iterator[Reply]:
+        yield ahead
+        clock.stopped_s += 60.0
+        yield ahead
+        yield End(reason=EndReason.END_REASON_LEAVING)
+
+    said = replies()
+
+    async def read() -> tuple[Reply, int]:
+        return next(said), 4
+
+    assert (await child_of(MemoryOrigin(os.urandom(CHUNKS << 16))).run(read)).reason is ParentLossReason.LEAVING

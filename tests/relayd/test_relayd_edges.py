@@ -105,6 +105,33 @@ async def test_rot_in_a_landed_copy_is_found_by_a_child_and_mended(tmp_path: Pat
         reader.close()
 
 
+async def test_rot_that_shows_in_the_root_costs_the_chunks_that_have_rotted(tmp_path: Path) -> None:
+    snapshot = make_snapshot(tmp_path / "model", 40 * CHUNK)
+    async with Fleet(tmp_path) as fleet:
+        coordinator = fleet.coordinator
+        process = await fleet.relay("r1")
+        s1 = await coordinator.joined("r1")
+        root = await fleet.origin.offer(snapshot, A)
+        s1.say(assignment(1, [target(A, 1)], [edge(s1, fleet.origin.peer, A, 1)]))
+        await coordinator.state("r1", pb.OBJECT_STATE_RECEIVED)
+        held = process.relay._store.get(A)
+        assert held is not None
+        assert held.manifest is not None
+        (path,) = (tmp_path / "r1").glob("objects/*/files/model.safetensors")
+        with path.open("r+b") as file:
+            for chunk in (5, 6, 30):
+                file.seek(held.manifest.place(chunk).offset + 100)
+                file.write(b"rot!")
+        assert held.recheck([5]) == [5]  # a child has complained; of its neighbour, and of another leaf, nobody has
+        received = process.relay._peering.received
+        await held.signal.wait(held.signal.count)
+        await coordinator.state("r1", pb.OBJECT_STATE_RECEIVED)
+        s1.say(assignment(2, [target(A, 1, root)], [edge(s1, fleet.origin.peer, A, 1)]))
+        await coordinator.state("r1", pb.OBJECT_STATE_INSTALLED)
+        assert same_files(snapshot, tmp_path / "r1" / "current")
+        assert received.bytes_total < 45 * CHUNK
+
+
 async def test_a_fetch_that_ends_after_its_object_was_given_up_claims_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

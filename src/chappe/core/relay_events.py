@@ -79,6 +79,7 @@ class LocalFault(StrEnum):
     STORE = "store"  # an I/O error, or something in the store that this program did not write
     DAMAGED = "damaged"  # the device lost a write: nothing of the object can be relied on
     DELTA = "delta"  # its base is not here or not what it was, or it does not give the root: another object is needed
+    ROTTEN = "rotten"  # chunks were not what they had been: they are dropped, and fetched again
     ROOT_MISMATCH = "root_mismatch"  # every chunk matched its page, the whole is not what was announced
 
 
@@ -259,6 +260,13 @@ class CloseFetch:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainFetch:
+    """Take what its parent has on its way, ask for no more, and say FetchEnded; at once where nothing comes."""
+
+    fetch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Land:
     """Answered by Landed or LandFailed."""
 
@@ -328,6 +336,7 @@ RelayEffect = (
     | AdmitChildren
     | OpenFetch
     | CloseFetch
+    | DrainFetch
     | Land
     | Mend
     | Install

@@ -25,6 +25,9 @@ parent
   p10 dies when all chunks are here             nothing to do
   p11 drops the object                          reported; a growing wait for the coordinator's word
   p12 is the second to send the same bad chunk  the page here is wrong: from scratch (the only source: its fourth time)
+  p13 sends when another one is ordered         what it has on its way is taken, the rest asked of the other one;
+                                                nobody is blamed, however that ends, within a second
+  p14 has taken another child already           nobody hears of it: the order that says so is on its way here, too
 coordinator
   c1  is away                                   fetches, landing and installing go on; only leaving does not wait for it
   c2  comes back with the same assignment       nothing changes, it is acknowledged
@@ -39,7 +42,8 @@ disk
   d2  is full while landing                     DISK_FULL, landing tried again
   d3  fails otherwise                           FAILED with the reason, tried again every 10 s
   d4  rots                                      what was dropped is fetched again; landed files are replaced then
-  d5  root mismatch                             from scratch, once; then FAILED for good
+  d5  root mismatch                             what has rotted here is fetched again, then lands; where nothing has:
+                                                from scratch, once; then FAILED for good
   d6  target withdrawn while landing            not pulled from under the landing; dropped after it, if it failed
   d7  loses a write                             from scratch, after 10 s
   d8  has no base for a delta, or not its bytes FAILED for good, still served; another object brings the version, and
@@ -69,7 +73,7 @@ from chappe.core.effects import Log, Target, WakeAt
 from chappe.core.events import HeldEdge, Holding, ObjectState
 from chappe.core.holding import Held, Waiting
 from chappe.core.installing import InstallMode, Installs
-from chappe.core.ranges import Range
+from chappe.core.ranges import Range, RangeSet
 from chappe.core.reasons import ParentLossReason
 from chappe.core.relay_events import (
     Acknowledge,
@@ -186,7 +190,7 @@ class Transfer:
     def _dispatch(self, event: RelayEvent, now: float) -> list[RelayEffect]:
         match event:
             case Assigned(assignment):
-                return self._on_assigned(assignment)
+                return self._on_assigned(assignment, now)
             case Progress():
                 return self._on_progress(event)
             case ChunksDropped(object_id, chunks):
@@ -219,7 +223,7 @@ class Transfer:
 
     # ---- the assignment --------------------------------------------------------------------------------------------
 
-    def _on_assigned(self, assignment: Assignment) -> list[RelayEffect]:
+    def _on_assigned(self, assignment: Assignment, now: float) -> list[RelayEffect]:
         if assignment.epoch < self._assignment.epoch:
             why = "older than the one carried out; if the coordinator lost its state, restart relayd"
             return [Log("assignment ignored", why, {"epoch": assignment.epoch, "newest": self._assignment.epoch})]
@@ -238,7 +242,7 @@ class Transfer:
             effects += self._upstreams.pop(key).close()
         for key, order in orders.items():
             if key in self._upstreams:
-                effects += self._upstreams[key].take(order)
+                effects += self._upstreams[key].take(order, now)
             else:
                 self._upstreams[key] = Upstream(order, self._jitter, self._fetches.__next__)
         for held in list(self._objects.values()):
@@ -280,12 +284,20 @@ class Transfer:
 
     def _on_chunks_dropped(self, object_id: str, chunks: tuple[Range, ...]) -> list[RelayEffect]:
         held = self._objects.get(object_id)
+        before = () if held is None else held.chunks
         if held is None or not held.on_dropped(chunks):
             return []
         effects: list[RelayEffect] = [ReportHolding(held.holding())]
+        total = held.chunks_total
+        dropped = RangeSet(before)
+        for start, stop in chunks:
+            dropped.discard(start, stop)
         for upstream in self._upstreams.values():
-            if upstream.order.object_id == object_id:  # a running fetch asked before: it will not bring them
-                effects += upstream.close()
+            order = upstream.order
+            if order.object_id != object_id:
+                continue
+            if total is None or any(order.stripes.within(order.stripe, dropped.ranges(), total)):
+                effects += upstream.close()  # it asked before: it will not bring them
         return effects
 
     def _upstream_of(self, fetch: int) -> Upstream | None:
@@ -294,7 +306,7 @@ class Transfer:
     def _on_fetch_ended(self, event: FetchEnded, now: float) -> list[RelayEffect]:
         upstream = self._upstream_of(event.fetch)
         if upstream is None:
-            return []
+            return self._on_drained(event, now)
         match event.reason:
             case None:
                 upstream.on_done(event.progressed, now)
@@ -309,6 +321,12 @@ class Transfer:
             case LocalFault() as fault:
                 upstream.on_done(progressed=True, now=now)
                 return self._on_fault(self._objects[upstream.order.object_id], fault, event.detail, now)
+
+    def _on_drained(self, event: FetchEnded, now: float) -> list[RelayEffect]:
+        upstream = next((u for u in self._upstreams.values() if u.drained(event.fetch)), None)
+        if upstream is None or not isinstance(event.reason, LocalFault):
+            return []
+        return self._on_fault(self._objects[upstream.order.object_id], event.reason, event.detail, now)
 
     def _on_corrupt(self, held: Held, chunk: int, source: str) -> list[RelayEffect]:
         if not held.on_corrupt(chunk, source):
@@ -363,6 +381,8 @@ class Transfer:
         if fault is LocalFault.DELTA:
             held.on_delta_failed(detail, event.part)
             return [ReportHolding(held.holding()), Log("delta failed", detail, {"object_id": object_id})]
+        if fault is LocalFault.ROTTEN:  # ChunksDropped has said what is left
+            return [Log("rot found", detail, {"object_id": object_id})]
         if fault is not LocalFault.ROOT_MISMATCH:
             return self._on_fault(held, fault, detail, now)
         again = held.on_root_mismatch(detail)
@@ -421,7 +441,7 @@ class Transfer:
         return effects if install is None else [*effects, install]
 
     def _next_wake(self, now: float) -> float | None:
-        times = [u.retry_at for u in self._upstreams.values()]
+        times = [u.wake_at for u in self._upstreams.values()]
         times += [
             h.waiting.until_s for h in self._objects.values() if h.waiting is not None and h.waiting.until_s > now
         ]

@@ -3,12 +3,15 @@
 It must not know what has been received, nor why a fetch is wanted: `Transfer` says whether one is. It keeps at most one
 fetch, tries the parent first and then the fallbacks in order, and waits longer after each round in which none worked.
 
-                 wanted                 connected
-      idle ─────────────▶ fetching ──────────────▶ fetching (held edge)
-        ▲  not wanted        │  ▲                        │
-        └────────────────────┤  │ retry_at               │ ended
-                             ▼  │                        │
+                 wanted                 connected                  another parent
+      idle ─────────────▶ fetching ──────────────▶ fetching (held edge) ──────────▶ draining
+        ▲  not wanted        │  ▲                        │                             │ ended, or DRAIN_S
+        └────────────────────┤  │ retry_at               │ ended                       ▼
+                             ▼  │                        │                        fetching from that one
                            waiting ◀─────────────────────┘
+
+A child that is moved while its parent sends takes what that has on its way before it asks the next one, which then is
+asked for the rest only. Nobody is blamed for how that ends.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from chappe.core.events import HeldEdge
 from chappe.core.reasons import ParentLossReason as Loss
 from chappe.core.relay_events import (
     CloseFetch,
+    DrainFetch,
     EdgeOrder,
     FetchEnded,
     OpenFetch,
@@ -33,6 +37,8 @@ from chappe.core.relay_events import (
 NEXT_SOURCE_DELAY_S = 0.05
 ROUND_DELAY_MAX_S = 5.0
 RETRY_DELAY_MAX_S = 1.0
+DRAIN_S = 1.0
+"""Three chunks and a queue of any link from 2 Mbit/s up. A parent that is left because it is slow costs no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,8 @@ REACTIONS = {
     Loss.STALLED: Reaction(patience=0, delay_s=0.2),
     # Its child is most often the dead node between us, which counts as alive for as long as writes fill its window.
     Loss.BUSY: Reaction(patience=1, delay_s=0.5),
-    Loss.EVICTED: Reaction(patience=1, delay_s=0.5),  # there is a newer order under way: do not fight it
+    # There is a newer order under way, here or at the parent: do not fight it. Its own is heard of before the retry.
+    Loss.EVICTED: Reaction(patience=1, delay_s=0.5, quiet=True),
     Loss.STALE: Reaction(patience=1, delay_s=0.5),
     Loss.BAD_TOKEN: Reaction(patience=0, delay_s=0.5),
     Loss.UNKNOWN_OBJECT: Reaction(patience=6, delay_s=0.05, quiet=True),  # its own assignment may come a moment later
@@ -80,6 +87,8 @@ class Upstream:
     rounds: int = 0  # through all sources without progress
     rejected: tuple[int, ...] = ()
     last_loss: Loss | None = field(default=None)
+    draining: int | None = None  # the fetch from the parent before
+    drain_until: float = 0.0
 
     def held(self) -> HeldEdge | None:
         """The stream that is really there."""
@@ -87,7 +96,7 @@ class Upstream:
             return None
         return HeldEdge(self.order.object_id, self.order.stripe, self.source.peer.worker_id, self.order.epoch)
 
-    def take(self, order: EdgeOrder) -> list[RelayEffect]:
+    def take(self, order: EdgeOrder, now: float) -> list[RelayEffect]:
         """A new order for the same (object, stripe). A running fetch from the wanted parent is kept."""
         old, self.order = self.order, order
         if order.epoch == old.epoch and order.sources == old.sources and order.stripes == old.stripes:
@@ -104,7 +113,10 @@ class Upstream:
             if order.epoch == old.epoch and running in peers:
                 self.index = peers.index(running)
                 return []
-        effects = self.close()
+        if order.stripes != old.stripes or order.parent is None:
+            effects = self.close()
+        else:
+            effects = self._leave(order.parent, now)
         self.index = self.tries = self.rounds = 0
         self.retry_at = None
         self.last_loss = None
@@ -115,9 +127,11 @@ class Upstream:
         if not wanted or self.order.parent is None:
             self.retry_at = None
             return self.close()
+        if self.draining is not None and now < self.drain_until:
+            return []
         if self.fetch is not None or (self.retry_at is not None and now < self.retry_at):
             return []
-        effects: list[RelayEffect] = []
+        effects = self._stop_draining()
         source = self.order.sources[self.index % len(self.order.sources)]
         if self.source is not None and self.source.peer.worker_id != source.peer.worker_id:
             reason = "reassigned" if self.last_loss is None else self.last_loss.value
@@ -142,10 +156,36 @@ class Upstream:
 
     def close(self) -> list[RelayEffect]:
         """End the running fetch, if any, without holding it against its source."""
-        if self.fetch is None:
+        effects = self._stop_draining()
+        if self.fetch is not None:
+            effects.append(CloseFetch(self.fetch))
+        self.fetch, self.connected = None, False
+        return effects
+
+    def drained(self, fetch: int) -> bool:
+        """Whether this was the fetch from the parent before, which has ended."""
+        if self.draining != fetch:
+            return False
+        self.draining = None
+        return True
+
+    @property
+    def wake_at(self) -> float | None:
+        return self.retry_at if self.draining is None else self.drain_until
+
+    def _leave(self, parent: Source, now: float) -> list[RelayEffect]:
+        if self.fetch is None:  # perhaps it drains: that goes on
             return []
-        fetch, self.fetch, self.connected = self.fetch, None, False
-        return [CloseFetch(fetch)]
+        elsewhere = self.source is not None and self.source.peer.worker_id != parent.peer.worker_id
+        if not (self.connected and elsewhere):
+            return self.close()
+        self.draining, self.drain_until = self.fetch, now + DRAIN_S
+        self.fetch, self.connected = None, False
+        return [DrainFetch(self.draining)]
+
+    def _stop_draining(self) -> list[RelayEffect]:
+        fetch, self.draining = self.draining, None
+        return [] if fetch is None else [CloseFetch(fetch)]
 
     def on_connected(self) -> list[RelayEffect]:
         self.connected = True

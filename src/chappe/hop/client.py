@@ -24,7 +24,7 @@ from chappe.wire.frames import PROTOCOL_VERSION
 from chappe.wire.stripes import decode_stripes, encode_stripes
 from chappe.wire.tcp_frames import SECRET_BYTES
 
-__all__ = ["FetchEnd", "build_request", "fetch"]
+__all__ = ["Departure", "FetchEnd", "build_request", "fetch"]
 
 _FETCH = "/chappe.v1.Relay/Fetch"
 _REFUSED = {
@@ -52,6 +52,14 @@ def build_request(
     )
 
 
+class Departure:
+    """How whoever runs a `fetch` ends it without losing what is on its way. For one fetch."""
+
+    def __init__(self) -> None:
+        self.drain: Callable[[], bool] = lambda: False
+        """The fetch takes that, asks for no more, and returns; False where there is nothing to wait for."""
+
+
 async def fetch(
     channel: grpc.aio.Channel,
     request: FetchRequest,
@@ -65,12 +73,14 @@ async def fetch(
     expected_bytes_per_s: float | None = None,
     tcp: TcpRoute | None = None,
     on_fallback: Callable[[str], None] | None = None,
+    departure: Departure | None = None,
 ) -> FetchEnd:
     """Receive into the sink until all is here or the parent is lost. Cancel it to close the stream.
 
     Silence of the parent is a stall after `stall_floor_s`, later on a hop on which a chunk takes long. `on_connected`
     is called once, when the parent has taken this child in. With `tcp`, the payload may come over a data connection;
-    `on_fallback` hears why it does not, or not any more. Raises StoreError (DiskFullError) when this node's own store
+    `on_fallback` hears why it does not, or not any more. With `departure` it can be ended gently: there is no reason
+    then, whatever the parent made of it. Raises StoreError (DiskFullError) when this node's own store
     is the trouble; nothing else.
     """
     meter = meter if meter is not None else HopMeter()
@@ -113,13 +123,24 @@ async def fetch(
             on_more=receiver.more,
             whole=receiver.whole,
         )
+
+        def drain() -> bool:
+            drains = inlet.drain()
+            if drains:
+                call.cancel()
+            return drains
+
+        if departure is not None:
+            departure.drain = drain
         try:
-            end = await receiver.run(inlet.read)
+            end = await receiver.run(inlet.read, inlet.silent_s)
         except grpc.aio.AioRpcError as error:
             return FetchEnd(_loss(error, connected), detail=error.details() or error.code().name)
         finally:
             inlet.close()
             call.cancel()
+        if inlet.draining:
+            return FetchEnd(None, end.rejected, "moved: what was on its way has been taken")
         if inlet.switched and end.reason is ParentLossReason.STALLED:
             if inlet.at_its_end:  # one of several carries nothing any more: another one was good to the end
                 raise TcpLostError(end.detail)

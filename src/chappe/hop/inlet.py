@@ -9,6 +9,9 @@
     side: an End there ends the fetch, its break breaks the fetch, its good end means that the parent has put everything
     on the data connection, which is read to its End
 
+    drain: the child goes elsewhere. Its call is ended, upon which the parent stops behind the chunk that it is at, and
+    data connections are read to their ends, or until nothing more comes
+
 A data connection that breaks while gRPC holds raises TcpLostError: the Fetch can be repeated without one. Of several it
 is the last one that does: the parent sends on the others what the broken one had. Each has an end of its own; the Fetch
 is over with the first one after which all is here, or with the last one.
@@ -17,6 +20,8 @@ is over with the first one after which all is here, or with the last one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import socket
 from collections.abc import Callable
 from typing import Protocol
@@ -33,6 +38,11 @@ from chappe.wire.frames import Reply, decode_reply
 
 VERDICT_S = 1.0
 """How long a broken data connection waits to hear on gRPC whether the parent itself is gone."""
+
+
+DRAIN_SILENCE_S = 0.2
+"""On a connection whose parent has not said its end: what has not come by then is not waited for."""
+_LOOK_S = 0.05
 
 
 class Replies(Protocol):
@@ -68,6 +78,9 @@ class Inlet:
         self.switched = False
         self.at_its_end = False
         """A data connection has said that all is sent: a parent that is silent now is there all the same."""
+        self.draining = False
+        """Nothing but what is on its way is wanted, and the end of the call is no news."""
+        self._end: tuple[Reply, int] | None = None  # came on gRPC, and is told behind what is on its way
         self._on_more, self._whole = on_more, whole
         self._call, self._route, self._taker = call, route, taker
         self._secret, self._offered, self._decode = secret, False, decode
@@ -100,6 +113,10 @@ class Inlet:
                 return reply, len(message)
         return await self._read_tcp()
 
+    def silent_s(self) -> float:
+        """Since bytes came on a data connection; infinite before the switch."""
+        return min((tcp.silent_s() for tcp in self._lanes), default=math.inf)
+
     def take_over(self, connection: socket.socket) -> None:
         """The data connection that the parent has dialled. Takes over the socket."""
         if self._closed or self._tcp is not None:
@@ -107,6 +124,18 @@ class Inlet:
             return
         self._offered = True
         self._tcp = TakenInlet(connection, self._taker, self._changed)
+
+    def drain(self) -> bool:
+        """`read` goes on with what is on its way on data connections, and returns None behind that. For a call that is
+        ended next. False: nothing is on its way that could be told from what is not."""
+        if not self.switched or self._closed:
+            return False
+        self.draining = True
+        if self._control is not None:
+            self._control.cancel()
+            self._control = None
+        self._signal.fire()
+        return True
 
     def close(self) -> None:
         self._closed = True
@@ -157,7 +186,7 @@ class Inlet:
             tcp.go()
 
     async def _read_tcp(self) -> tuple[Reply, int] | None:
-        while True:
+        while not self.draining:
             seen = self._signal.count
             for tcp in tuple(self._lanes):
                 message = tcp.take()
@@ -174,11 +203,36 @@ class Inlet:
                 return await self._verdict(self._broken or "all of them ended early")
             if self._control is not None and self._control.done():
                 control, self._control = self._control, None
-                end = self._heard(control)
-                if end is not None:
-                    return end
+                self._end = self._heard(control)
+                if self._end is not None and not self._is_eviction(self._end[0]):
+                    return self._end
+                if self._end is not None:
+                    break
                 continue
             await self._signal.wait(seen)
+        return await self._read_rest()
+
+    async def _read_rest(self) -> tuple[Reply, int] | None:
+        while self._lanes:
+            seen = self._signal.count
+            for tcp in tuple(self._lanes):
+                message = tcp.take()
+                if message is not None and not isinstance(message[0], End):
+                    return message
+                if tcp.refused is not None:
+                    raise tcp.refused
+                if message is not None or tcp.problem is not None or tcp.silent_s() >= DRAIN_SILENCE_S:
+                    self._lanes.remove(tcp)
+                    tcp.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._signal.wait(seen)
+        return self._end
+
+    @staticmethod
+    def _is_eviction(reply: Reply) -> bool:
+        """The parent has taken the next child because this one has been moved, of which it has not heard yet."""
+        return isinstance(reply, End) and reply.reason == EndReason.END_REASON_EVICTED
 
     def _is_only_its_own_end(self, tcp: TcpInlet, reply: Reply) -> bool:
         """All is sent, and what is not here is on its way on other connections, or was on one that broke."""

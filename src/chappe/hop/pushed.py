@@ -50,7 +50,7 @@ async def receive_pushed(
         offer = None if tcp is None else _offer(tcp, context, inlet)
         try:
             await context.write(_reply(asked, offer))
-            end = await taker.run(inlet.read)
+            end = await taker.run(inlet.read, inlet.silent_s)
         except TcpLostError:
             if call.ended:
                 return FetchEnd(ParentLossReason.BROKEN, detail="the stream ended with its data connection")

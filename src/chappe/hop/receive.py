@@ -12,7 +12,8 @@ on each of them, and a chunk once more where a connection broke: what has come i
        │  └───▶ End(any other) ─────────────────────────────────────▶ the reason it names
        ├── a chunk does not match its page ─────────────────────────▶ CORRUPT, with the chunk to reject
        ├── something that was not asked for, or cannot be true ─────▶ PROTOCOL
-       ├── parent ahead (watermark), nothing comes for too long ────▶ STALLED     the same if it says nothing at all
+       ├── parent ahead (watermark), nothing comes for too long ────▶ STALLED     the same if it says nothing at all;
+       │                                                              a chunk of which bytes still come has more time
        └── the stream breaks ───────────────────────────────────────▶ BROKEN, or UNREACHABLE before its first word
 
 Trouble with this node's own store (DiskFullError, StoreError) is nobody else's and goes to the caller as it is.
@@ -21,6 +22,7 @@ Trouble with this node's own store (DiskFullError, StoreError) is nobody else's 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
@@ -51,9 +53,17 @@ _LOSS = {
 }
 
 
+CRAWL_TIMES = 4.0
+"""So many times the patience may pass without a whole message, where bytes of it still come: a congestion control that
+thinks little of its link takes seconds for a chunk, and is no dead parent."""
+PAUSE_S = 0.5
+"""Whoever is woken so much later than it asked for has not listened: this process was stopped, or its host was."""
+
+
 @dataclass(frozen=True, slots=True)
 class FetchEnd:
-    """How a fetch ended: `reason` None when everything asked for is here. `rejected` goes into the next request."""
+    """How a fetch ended: `reason` None when everything asked for is here. `rejected` goes into the next request.
+    Without a reason, too, when the child has gone elsewhere: see `chappe.hop.client.Departure`."""
 
     reason: ParentLossReason | None
     rejected: tuple[int, ...] = ()
@@ -102,21 +112,29 @@ class Receiver:
         manifest = self._sink.manifest
         return not (manifest is None or manifest.open_end or self._asked.storing or self._asked.lacks(manifest))
 
-    async def run(self, read: Callable[[], Awaitable[tuple[Reply, int] | None]]) -> FetchEnd:
-        """Read (reply, its size in bytes) until the fetch has ended. Raises what `read` raises, and StoreError."""
+    async def run(
+        self, read: Callable[[], Awaitable[tuple[Reply, int] | None]], silent_s: Callable[[], float] = lambda: math.inf
+    ) -> FetchEnd:
+        """Read (reply, its size in bytes) until the fetch has ended. `silent_s`: since bytes came, of whatever.
+
+        Raises what `read` raises, and StoreError.
+        """
         self._data_s = self._heard_s = boot_now()
+        quiet_s = math.inf
         while True:
-            patience_s = self._patience_s()
+            asked_s = boot_now()
+            due_s = asked_s + self._left_s(asked_s, quiet_s)
             try:
-                async with asyncio.timeout(self._heard_s + patience_s - boot_now()):
+                async with asyncio.timeout(due_s - asked_s):
                     frame = await read()
             except TimeoutError:
-                if self._asked.storing:
-                    self._heard_s = boot_now()
-                if boot_now() < self._heard_s + patience_s:
-                    continue  # what came meanwhile was taken by a thread
+                now, quiet_s = boot_now(), silent_s()
+                if self._asked.storing or now > due_s + PAUSE_S:
+                    self._heard_s = now
+                if self._left_s(now, quiet_s) > 0:
+                    continue  # what came meanwhile was taken by a thread, or is coming
                 what = ParentLossReason.STALLED if self.connected else ParentLossReason.UNREACHABLE
-                return FetchEnd(what, detail=f"the parent said nothing for {patience_s:.1f} s")
+                return FetchEnd(what, detail=f"the parent said nothing for {now - self._heard_s:.1f} s")
             except ChunkMismatchError as error:
                 return FetchEnd(ParentLossReason.CORRUPT, (error.chunk,), str(error))
             except PeerError as error:
@@ -132,7 +150,12 @@ class Receiver:
                 return FetchEnd(ParentLossReason.PROTOCOL, detail=str(error))
             if end is not None:
                 return end
-            self._heard_s = boot_now()
+            self._heard_s, quiet_s = boot_now(), math.inf
+
+    def _left_s(self, now: float, quiet_s: float) -> float:
+        """How long the parent may be silent yet, when bytes came last so long ago."""
+        patience_s, unheard_s = self._patience_s(), now - self._heard_s
+        return min(patience_s - min(unheard_s, quiet_s), CRAWL_TIMES * patience_s - unheard_s)
 
     def _patience_s(self) -> float:
         """How long the parent may be silent now. Dialling it takes a few round trips on top."""
@@ -260,7 +283,10 @@ class Receiver:
             self._data_s = now
             return None
         self._meter.start(now)
-        if now - self._data_s < self._patience_s():
+        patience_s = self._patience_s()
+        if now - self._heard_s >= patience_s:  # this node has not listened: what it finds now is not from now
+            self._data_s = now
+        if now - self._data_s < patience_s:
             return None
         return FetchEnd(
             ParentLossReason.STALLED,

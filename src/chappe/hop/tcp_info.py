@@ -9,6 +9,7 @@ import termios
 from typing import NamedTuple
 
 _UNANSWERED = struct.Struct("=2xB")
+_HEARD, _HEARD_AT = struct.Struct("=I"), 52  # milliseconds since data came
 _RTT, _RTT_AT = struct.Struct("=I"), 68  # smoothed, microseconds
 _RETRANSMITTED, _RETRANSMITTED_AT = struct.Struct("=I"), 100  # segments
 _ACKNOWLEDGED, _ACKNOWLEDGED_AT = struct.Struct("=Q"), 120  # bytes
@@ -25,6 +26,8 @@ class TcpInfo(NamedTuple):
     segments_sent: int
     segments_again: int
     bytes_acknowledged: int
+    silent_s: float
+    """Since data came last."""
 
 
 def tcp_info(connection: socket.socket) -> TcpInfo | None:
@@ -42,6 +45,7 @@ def tcp_info(connection: socket.socket) -> TcpInfo | None:
         _SENT.unpack_from(info, _SENT_AT)[0],
         _RETRANSMITTED.unpack_from(info, _RETRANSMITTED_AT)[0],
         _ACKNOWLEDGED.unpack_from(info, _ACKNOWLEDGED_AT)[0],
+        _HEARD.unpack_from(info, _HEARD_AT)[0] / 1e3,
     )
 
 

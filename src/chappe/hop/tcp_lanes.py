@@ -134,6 +134,9 @@ class Lanes:
                 if fed.reason is not None:
                     return fed.reason
                 self._on_unreadable(fed.unreadable)
+        except asyncio.CancelledError:
+            tcp.finish()
+            raise
         finally:
             feed.stop()
             if self._streams > 1:

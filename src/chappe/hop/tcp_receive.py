@@ -15,6 +15,7 @@ the beginning: what waits to be read closes the window, which the kernel opens o
 from __future__ import annotations
 
 import asyncio
+import math
 import select
 import socket
 import ssl
@@ -25,8 +26,10 @@ from typing import Protocol
 
 import grpc
 
+from chappe.clock import boot_now
 from chappe.errors import PeerError
 from chappe.hop.net import Address, Tls
+from chappe.hop.tcp_info import tcp_info
 from chappe.hop.tcp_sockets import SOCKET_ERRORS, check_name, client_context, shut_down
 from chappe.v1.relay_pb2 import TcpMore, TcpOffer, TcpSwitch
 from chappe.wire.frames import ChunkBatch, Reply, decode_reply
@@ -105,6 +108,7 @@ class TcpInlet:
         self._dealt_with = threading.Semaphore(0)
         self._message: tuple[Reply, int] | None = None
         self._given = False
+        self._took_s = boot_now()
         self._lock = threading.Lock()  # of closing against connecting
         threading.Thread(target=self._run, name="chappe-tcp-receive", daemon=True).start()
 
@@ -131,6 +135,12 @@ class TcpInlet:
             looking = select.poll()
             looking.register(self._connection, _GONE)
             return not looking.poll(0)
+
+    def silent_s(self) -> float:
+        """Since something came, or was taken of what had come. Infinite where the kernel does not say."""
+        with self._lock:
+            info = None if self._connection is None else tcp_info(self._connection)
+        return math.inf if info is None else min(info.silent_s, boot_now() - self._took_s)
 
     def close(self) -> None:
         """End the thread, wherever it is, and the connection. A chunk that it is storing now is still stored."""
@@ -218,6 +228,7 @@ class TcpInlet:
                 given = self._give(frame, body)
             except Exception as error:  # carried to whoever waits on the event loop
                 raise _RefusedError(error) from error
+            self._took_s = boot_now()
             if not given:
                 self._tell()
                 self._dealt_with.acquire()

@@ -33,6 +33,7 @@ Result = TypeVar("Result")
 BEGIN_SHARE = 1.25
 BEGIN_S = 0.5
 """On a link of so long a round trip it changes nothing: slow start takes longer to get there."""
+FINISH_S = 1.0
 _BLOCK_BYTES = 256 << 10  # of a chunk that goes through memory: it stays in the processor's cache
 
 
@@ -140,6 +141,14 @@ class TcpOutlet:
             return result
         finally:
             self._pending = None
+
+    def finish(self) -> None:
+        """End it behind what is being written, within `FINISH_S`: a child that has hung up may read that all the same.
+        Nobody waits in `run` any more."""
+        if not self._closed:
+            self._closed = True
+            self._jobs.put(None)
+            self._loop.call_later(FINISH_S, shut_down, self._connection)
 
     def close(self) -> None:
         """End it; what was written still leaves. A `run` that waits raises TcpLostError."""

@@ -192,6 +192,12 @@ class Fetcher(Node):
         if stream is not None:
             self._stop(stream)
 
+    def drain_fetch(self, fetch: int) -> None:
+        """A fluid has nothing on its way that would be lost; that the parent stops is heard a round trip later."""
+        stream = self.streams.get(fetch)
+        self.close_fetch(fetch)
+        self.later(0.0 if stream is None else 2 * stream.latency_s, self.handle, FetchEnded(fetch, None))
+
     def _wait_no_more(self, fetch: int) -> None:
         self._awaited = {key: waiting for key, waiting in self._awaited.items() if waiting[0].fetch != fetch}
 

@@ -24,6 +24,7 @@ from chappe.core.relay_events import (
     CloseFetch,
     Connected,
     Disconnected,
+    DrainFetch,
     DropObject,
     Install,
     Land,
@@ -133,6 +134,8 @@ class Relay(Storing):
                 self.open_fetch(effect)
             case CloseFetch(fetch):
                 self.close_fetch(fetch)
+            case DrainFetch(fetch):
+                self.drain_fetch(fetch)
             case ReportHolding(holding):
                 self._report(lambda s: ev.HoldingChanged(self.worker_id, s, holding))
             case ReportConnected(edge):
