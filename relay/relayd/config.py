@@ -55,9 +55,10 @@ class RelaydSettings(TlsSettings):
     fast links. Any port at the host of --listen when not given; 'off' for gRPC alone."""
     transport: Literal["auto", "grpc"] = "auto"
     """auto takes the payload over TCP where the parent offers it and its port can be reached, grpc never does."""
-    streams: int = Field(default=1, ge=1, le=STREAMS_MAX)
-    """So many TCP connections for each hop, where one cannot fill a long link that loses packets (see the README). A
-    hop has as many as the side of it wants that wants more."""
+    streams: Annotated[int, Field(ge=1, le=STREAMS_MAX)] | Literal["auto"] = "auto"
+    """So many TCP connections for each hop, 1 to 16. auto: one, and where that cannot fill a long link because packets
+    are lost, bbr, or more of them where there is no bbr (see the README). A hop has as many as the side of it wants
+    that wants more."""
     http: str | None = None
     """HOST:PORT for /metrics, /healthz and /readyz; not served when not given."""
     downlink: Rate | None = None

@@ -35,6 +35,7 @@ from chappe.hop.net import (
 )
 from chappe.hop.server import RELAY_SERVICE
 from chappe.hop.store import Store
+from chappe.hop.streams import asked_streams, streams_number
 from chappe.hop.tcp_listen import TcpListener, data_address
 from chappe.hop.tcp_routes import TcpRoutes
 from chappe.http import HttpServer, serve_http
@@ -138,9 +139,9 @@ async def open_daemon(settings: RelaydSettings, store: Store, endpoints: Endpoin
         describe=describe,
         dial_coordinator=lambda: open_channel(endpoints.coordinator, endpoints.tls, COORDINATOR_NAME),
         dial_peer=dial_peer,
-        tcp=TcpRoutes(endpoints.tls, on=settings.transport == "auto", streams=settings.streams),
+        tcp=TcpRoutes(endpoints.tls, on=settings.transport == "auto", streams=asked_streams(settings.streams)),
     )
-    relay.service.connections = settings.streams
+    relay.service.connections = streams_number(settings.streams)
     http = None
     async with AsyncExitStack() as stack:
         local = await serve_local(store.layout.socket, relay, settings.name)

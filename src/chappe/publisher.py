@@ -40,8 +40,8 @@ class AsyncPublisher(OpenOrigin):
 
     - `listen`, `advertise`: where this origin serves, and how workers reach it where that is another address.
     - `data_listen`: where it offers workers a bare TCP connection for the payload, beside gRPC; by default any port
-      at the host of `listen`, "off" for gRPC alone. `streams`: so many of them for each hop from here, where one cannot
-      fill a long link that loses packets.
+      at the host of `listen`, "off" for gRPC alone. `streams`: so many of them for each hop from here; by default
+      ("auto") one, and on a long link that loses packets bbr, or more of them where the kernel has none.
     - `uplink`: what the host can send, as `300mbit` or bytes per second, for planning. `limit_uplink` caps it.
     - `tls`: as `chappe.hop.net.load_tls` reads it; without, addresses beyond loopback need `insecure=True`.
     - `name`: of this origin in the fleet; with TLS it must be, and is by default, the certificate's.

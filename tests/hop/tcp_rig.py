@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fakes import MemoryOrigin, Node, start_node, token, until
 
 from chappe.core.manifest import CHUNK_BYTES_PLAIN
@@ -19,9 +21,10 @@ from chappe.hop.net import Tls, open_channel, parse_address
 from chappe.hop.source import ChunkSpan
 from chappe.hop.tcp_listen import TcpListener
 from chappe.hop.tcp_receive import TcpRoute
+from chappe.hop.tcp_sockets import shut_down
 from chappe.v1.relay_pb2 import End, FetchRequest, TcpMore, TcpOffer, TcpSwitch
 from chappe.wire.frames import decode_reply
-from chappe.wire.tcp_frames import encode_hello
+from chappe.wire.tcp_frames import FrameKind, decode_head, encode_hello
 
 LOOPBACK = parse_address("127.0.0.1:0")
 CHUNK = CHUNK_BYTES_PLAIN
@@ -149,3 +152,36 @@ class MuteChild:
         await self.channel.close()
         for connection in self.connections:
             connection.close()
+
+
+def stream_of(node: Node) -> Any:
+    (stream,) = node.service.streams._streams
+    return stream
+
+
+def outlets_of(node: Node) -> list[Any]:
+    outlet = stream_of(node)._outlet
+    return [outlet._tcp, *outlet._beside]
+
+
+def no_threads_left() -> bool:
+    return not any(thread.name.startswith("chappe-tcp") for thread in threading.enumerate())
+
+
+class Stuck:
+    """A connection whose next chunk is under way until the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, outlet: Any) -> None:
+        self.go, self.stuck = threading.Event(), threading.Event()
+        self.outlet, self._write = outlet, outlet.write
+        monkeypatch.setattr(outlet, "write", self.write)
+
+    def write(self, data: bytes) -> None:
+        if decode_head(data[:16]).kind is FrameKind.CHUNK:
+            self.stuck.set()
+            assert self.go.wait(30)
+        self._write(data)
+
+    def breaks(self) -> None:
+        shut_down(self.outlet._connection)
+        self.go.set()

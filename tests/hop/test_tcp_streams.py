@@ -12,8 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import MemoryOrigin, Node, start_node, until
-from tcp_rig import CHUNK, FileOrigin, Held, MuteChild, become, listener_of, payload_of, route_to, serve
+from fakes import MemoryOrigin, start_node, until
+from tcp_rig import (
+    CHUNK,
+    FileOrigin,
+    Held,
+    MuteChild,
+    Stuck,
+    become,
+    listener_of,
+    no_threads_left,
+    outlets_of,
+    payload_of,
+    route_to,
+    serve,
+    stream_of,
+)
 
 from chappe.core.reasons import ParentLossReason
 from chappe.hop.course import Dry
@@ -24,16 +38,6 @@ from chappe.hop.tcp_receive import TcpInlet
 from chappe.hop.tcp_sockets import shut_down
 from chappe.v1.relay_pb2 import EndReason
 from chappe.wire.tcp_frames import STREAMS_MAX, FrameKind, decode_head
-
-
-def stream_of(node: Node) -> Any:
-    (stream,) = node.service.streams._streams
-    return stream
-
-
-def outlets_of(node: Node) -> list[Any]:
-    outlet = stream_of(node)._outlet
-    return [outlet._tcp, *outlet._beside]
 
 
 async def started_on(
@@ -54,29 +58,6 @@ async def started_on(
 
     await become(there)
     return held
-
-
-def no_threads_left() -> bool:
-    return not any(thread.name.startswith("chappe-tcp") for thread in threading.enumerate())
-
-
-class Stuck:
-    """A connection whose next chunk is under way until the test says so."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, outlet: Any) -> None:
-        self.go, self.stuck = threading.Event(), threading.Event()
-        self.outlet, self._write = outlet, outlet.write
-        monkeypatch.setattr(outlet, "write", self.write)
-
-    def write(self, data: bytes) -> None:
-        if decode_head(data[:16]).kind is FrameKind.CHUNK:
-            self.stuck.set()
-            assert self.go.wait(30)
-        self._write(data)
-
-    def breaks(self) -> None:
-        shut_down(self.outlet._connection)
-        self.go.set()
 
 
 @pytest.mark.parametrize("secured", [False, True])
@@ -144,7 +125,7 @@ async def test_a_connection_without_work_is_no_progress_of_one_that_is_stuck(
         return found
 
     source = MemoryOrigin(payload_of(60))
-    held = await started_on(stack, source, streams=2)
+    held = await started_on(stack, source, streams=2, stall_floor_s=30.0)
     stuck = Stuck(monkeypatch, outlets_of(held.parent)[1])
     source.release()
     await until(held.child.object.signal, lambda: len(held.child.object.ledger.held) == 59)

@@ -48,8 +48,9 @@ class PublishSettings(Settings):
     data_listen: str | None = None
     """HOST:PORT where workers are offered a bare TCP connection for the payload, beside gRPC: less CPU on fast links.
     Any port at the host of --listen when not given; 'off' for gRPC alone."""
-    streams: int = Field(default=1, ge=1, le=STREAMS_MAX)
-    """So many TCP connections for each hop from here, where one cannot fill a long link that loses packets."""
+    streams: Annotated[int, Field(ge=1, le=STREAMS_MAX)] | Literal["auto"] = "auto"
+    """So many TCP connections for each hop from here, 1 to 16. auto: one, and where that cannot fill a long link
+    because packets are lost, bbr, or more of them where there is no bbr."""
     advertise: str | None = None
     """HOST:PORT that workers dial, where it is not --listen (behind port forwarding)."""
     name: str | None = None

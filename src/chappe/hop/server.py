@@ -49,7 +49,7 @@ class RelayService:
         connections: int = 1,
     ) -> None:
         """Children are offered data connections when there is a listener for them, which may come later: `tcp`. Each is
-        offered so many `connections`, or as many as it asks for."""
+        offered so many `connections`, or as many as it asks for; `STREAMS_AUTO`: as its link needs."""
         self.tcp = tcp
         self.connections = connections
         self.streams = streams if streams is not None else StreamBook()

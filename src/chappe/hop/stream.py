@@ -38,7 +38,7 @@ from chappe.hop.tcp_listen import Offer
 from chappe.hop.tcp_send import TcpLostError, TcpOutlet
 from chappe.hop.turns import Turns
 from chappe.v1.relay_pb2 import EndReason, FetchRequest
-from chappe.wire.tcp_frames import STREAMS_MAX
+from chappe.wire.tcp_frames import STREAMS_AUTO, STREAMS_MAX
 
 _END_GRACE_S = 1.0  # how long a stream that was ended may take to say so before it is cut
 _RECHECK_AT_ONCE = 4  # chunks hashed between two turns of the event loop
@@ -60,7 +60,7 @@ class ChildStream:
         streams: int = 1,
     ) -> None:
         """`write` sends a reply on gRPC; `offer` is that of a data connection, which this closes. There may be so many
-        `streams`, or as many as the child asks for."""
+        `streams`, or as many as the child asks for, if that is more; `STREAMS_AUTO` for as many as the link needs."""
         self.source = source
         self.ticket = ticket
         self.meter = HopMeter()
@@ -73,7 +73,8 @@ class ChildStream:
         self._outlet = Outlet(write, offer, request.expected_bytes_per_s)
         self._uplink = uplink
         self._offer_more = offer_more
-        self._streams = min(max(streams, request.streams), STREAMS_MAX) if request.streams else 1
+        self._expected_bytes_per_s = request.expected_bytes_per_s
+        self._streams = _streams(streams, request.streams)
 
     def backlog_bytes(self) -> int:
         """What is held here, wanted by the child, and not sent yet."""
@@ -168,6 +169,7 @@ class ChildStream:
             on_unreadable=self._unreadable,
             offer_more=self._offer_more,
             streams=self._streams,
+            expected_bytes_per_s=self._expected_bytes_per_s,
         )
         return await lanes.run(tcp)
 
@@ -209,6 +211,15 @@ class ChildStream:
         pace = self.meter.linked_bytes_per_s()
         if pace:  # a child that takes long over a message because its link is slow is not one that has stalled
             self.ticket.patience_s = stall_timeout_s(0.0, size_bytes, pace)
+
+
+def _streams(own: int, asked: int) -> int:
+    """How many data connections one Fetch has; a child that asks for none takes no more than the first."""
+    if not asked:
+        return 1
+    if own == STREAMS_AUTO and asked == 1:
+        return STREAMS_AUTO
+    return min(max(own, asked), STREAMS_MAX)
 
 
 def _no_chunks(_: Manifest) -> int:

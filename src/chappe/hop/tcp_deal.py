@@ -54,7 +54,7 @@ class Deal:
 
     def __init__(self, course: Course, turns: Turns | None = None, *, most: int = 1) -> None:
         """`turns`: of several stripes that leave this node, each sends chunks when it is its turn. There will be `most`
-        lanes at most: for one, nothing is kept of what it was dealt."""
+        lanes at most: for one, nothing is kept of what it was dealt; see `allow`."""
         stripe = course.stripe()
         self._course, self._most = course, most
         self._stripe = stripe
@@ -68,6 +68,12 @@ class Deal:
     @property
     def lanes(self) -> int:
         return max(1, len(self._lanes))
+
+    def allow(self, most: int) -> None:
+        """More lanes than there were to be. What the first was dealt before is not kept: should it break soon, the
+        child asks for what is missing when the others are at their end."""
+        with self._lock:
+            self._most = max(self._most, most)
 
     def join(self, outlet: TcpOutlet) -> Lane:
         with self._lock:

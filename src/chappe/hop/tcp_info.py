@@ -15,7 +15,8 @@ _RETRANSMITTED, _RETRANSMITTED_AT = struct.Struct("=I"), 100  # segments
 _ACKNOWLEDGED, _ACKNOWLEDGED_AT = struct.Struct("=Q"), 120  # bytes
 _MIN_RTT, _MIN_RTT_AT = struct.Struct("=I"), 148  # of late, microseconds
 _SENT, _SENT_AT = struct.Struct("=I"), 156  # segments with data, again or not
-_BYTES = 160
+_BUSY, _BUSY_AT = struct.Struct("=Q"), 168  # microseconds in which something was on its way
+_BYTES = 176
 
 
 class TcpInfo(NamedTuple):
@@ -28,6 +29,8 @@ class TcpInfo(NamedTuple):
     bytes_acknowledged: int
     silent_s: float
     """Since data came last."""
+    busy_s: float
+    """How long something was on its way, all in all."""
 
 
 def tcp_info(connection: socket.socket) -> TcpInfo | None:
@@ -46,6 +49,7 @@ def tcp_info(connection: socket.socket) -> TcpInfo | None:
         _RETRANSMITTED.unpack_from(info, _RETRANSMITTED_AT)[0],
         _ACKNOWLEDGED.unpack_from(info, _ACKNOWLEDGED_AT)[0],
         _HEARD.unpack_from(info, _HEARD_AT)[0] / 1e3,
+        _BUSY.unpack_from(info, _BUSY_AT)[0] / 1e6,
     )
 
 
@@ -55,6 +59,18 @@ def unacknowledged_bytes(connection: socket.socket) -> int | None:
         return int(struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))[0])
     except (OSError, ValueError):  # closed meanwhile
         return None
+
+
+def choose_congestion_control(connection: socket.socket, name: str) -> bool:
+    """From now on, also of one that is open. False where the kernel has no such one, or does not let this process."""
+    option = getattr(socket, "TCP_CONGESTION", None)
+    if option is None:
+        return False
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, option, name.encode("ascii"))
+    except OSError:
+        return False
+    return True
 
 
 def congestion_control(connection: socket.socket) -> str:

@@ -13,9 +13,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from chappe.clock import boot_now
 from chappe.hop.course import Course
 from chappe.hop.guard import Ticket
 from chappe.hop.limits import TokenBucket
+from chappe.hop.linkwatch import LOOK_S, STEADY, STREAMS_WHERE_LOSSY, LinkWatch
 from chappe.hop.meter import HopMeter
 from chappe.hop.outlet import Outlet
 from chappe.hop.signal import Signal
@@ -27,6 +29,7 @@ from chappe.hop.tcp_send import TcpLostError, TcpOutlet
 from chappe.hop.turns import Turns
 from chappe.v1.relay_pb2 import EndReason
 from chappe.wire.frames import encode_tcp_more
+from chappe.wire.tcp_frames import STREAMS_AUTO
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +53,15 @@ class Lanes:
         on_unreadable: Callable[[Sequence[int]], None],
         offer_more: OfferMore | None = None,
         streams: int = 1,
+        expected_bytes_per_s: float = 0.0,
     ) -> None:
-        """`on_unreadable` drops chunks that cannot be read, or raises StoreError; `offer_more` for more than one."""
+        """`on_unreadable` drops chunks that cannot be read, or raises StoreError; `offer_more` for more than one.
+        `expected_bytes_per_s` is what the coordinator expects of the hop, 0 for nothing."""
         self._source, self._ticket, self._meter, self._outlet = source, ticket, meter, outlet
         self._uplink, self._on_unreadable, self._offer_more = uplink, on_unreadable, offer_more
-        self._streams = streams if offer_more is not None else 1
+        self._expected_bytes_per_s = expected_bytes_per_s
+        self._auto = streams == STREAMS_AUTO and offer_more is not None
+        self._streams = max(1, streams) if offer_more is not None else 1
         self._deal = Deal(course, turns, most=self._streams)
         self._signal = Signal()
         self._offers: list[Offer] = []
@@ -62,11 +69,17 @@ class Lanes:
 
     async def run(self, first: TcpOutlet) -> EndReason:
         """Raises TcpLostError, StoreError, and what the source raises."""
+        watching: asyncio.Task[None] | None = None
         try:
             self._begin(first)
             await self._ask_for_more()
+            if self._auto:
+                watching = asyncio.create_task(self._watch(first), name="watch of a data connection")
             return await self._end()
         finally:
+            if watching is not None:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
             for offer in self._offers:
                 offer.close()
             for task in self._tasks:
@@ -89,6 +102,24 @@ class Lanes:
         if not self._offers:
             return
         await self._outlet.write(encode_tcp_more(self._offers[0].port, [offer.secret for offer in self._offers]))
+
+    async def _watch(self, first: TcpOutlet) -> None:
+        """Until one connection turns out to be too few for the link, or the stream is over."""
+        watch, child = LinkWatch(self._expected_bytes_per_s), self._ticket.child
+        while True:
+            if watch.one_is_too_few(first.info(), first.congestion_control(), boot_now()):
+                break
+            await asyncio.sleep(LOOK_S)
+        if first.choose_congestion_control(STEADY):
+            log.info("%s: a long link that loses packets: its data connection goes on with %s", child, STEADY)
+            return
+        manifest = self._source.manifest
+        assert manifest is not None  # chunks have been sent
+        self._streams = STREAMS_WHERE_LOSSY
+        self._deal.allow(self._streams)
+        self._outlet.limit_unsent(first, manifest, self._streams)
+        log.info("%s: a long link that loses packets: %d data connections", child, self._streams)
+        await self._ask_for_more()
 
     def _take_more(self) -> None:
         for offer in self._offers:

@@ -24,7 +24,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from chappe.errors import ChappeError
 from chappe.hop.source import ChunkSpan
-from chappe.hop.tcp_info import tcp_info, unacknowledged_bytes
+from chappe.hop.tcp_info import (
+    TcpInfo,
+    choose_congestion_control,
+    congestion_control,
+    tcp_info,
+    unacknowledged_bytes,
+)
 from chappe.hop.tcp_sockets import SOCKET_ERRORS, allow_unacknowledged, limit_pace, set_unsent_limit, shut_down
 from chappe.wire.tcp_frames import encode_chunk_head
 
@@ -107,6 +113,17 @@ class TcpOutlet:
         """Timeouts in a row in which nothing was acknowledged."""
         info = tcp_info(self._connection)
         return 0 if info is None else info.unanswered
+
+    def info(self) -> TcpInfo | None:
+        """What the kernel says of it; None where it does not."""
+        return tcp_info(self._connection)
+
+    def congestion_control(self) -> str:
+        return congestion_control(self._connection)
+
+    def choose_congestion_control(self, name: str) -> bool:
+        """False where it cannot be had."""
+        return choose_congestion_control(self._connection, name)
 
     def break_off(self) -> None:
         """As if the connection had broken."""

@@ -34,6 +34,7 @@ from chappe.hop.peering import Peering
 from chappe.hop.push import PushEnd
 from chappe.hop.pushes import PushEdge
 from chappe.hop.server import RELAY_SERVICE
+from chappe.hop.streams import Streams, streams_number
 from chappe.hop.tcp_listen import TcpListener, data_address
 from chappe.hop.tcp_routes import TcpRoutes
 from chappe.origin.session import OriginSession
@@ -41,7 +42,6 @@ from chappe.publication import PublicationWanted
 from chappe.units import parse_rate
 from chappe.v1 import coordinator_pb2_grpc
 from chappe.v1.relay_pb2 import EndReason
-from chappe.wire.tcp_frames import STREAMS_MAX
 
 log = logging.getLogger(__name__)  # a library in somebody's trainer: nothing is printed uninvited
 
@@ -70,7 +70,7 @@ class OriginSettings:
         coordinator: str,
         listen: str,
         data_listen: str | None,
-        streams: int,
+        streams: Streams,
         advertise: str | None,
         uplink: str | float | None,
         limit_uplink: str | float | None,
@@ -85,14 +85,13 @@ class OriginSettings:
         data = data_address(data_listen, bound)
         leaving = {"--coordinator": dialled, "--listen": bound, "--data-listen": data or bound}
         check_plaintext(leaving, tls, insecure)
-        if not 1 <= streams <= STREAMS_MAX:
-            raise UsageError(f"streams={streams}: 1 to {STREAMS_MAX} connections for each hop")
+        number = streams_number(streams)
         worker_id = uuid4().hex
         return cls(
             coordinator=dialled,
             listen=bound,
             data=data,
-            streams=streams,
+            streams=number,
             advertise=reached,
             uplink_bytes_per_s=_rate("uplink", uplink),
             limit_uplink_bytes_per_s=_rate("limit_uplink", limit_uplink),

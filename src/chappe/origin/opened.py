@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from chappe.errors import PublicationFailedError, UsageError
 from chappe.hop.net import Tls
+from chappe.hop.streams import Streams
 from chappe.origin.bases import DELTAS_KEPT, Bases
 from chappe.origin.choosing import Payloads
 from chappe.origin.job import PublishJob
@@ -36,7 +37,7 @@ class OpenOrigin:
         *,
         listen: str = "127.0.0.1:0",
         data_listen: str | None = None,
-        streams: int = 1,
+        streams: Streams = "auto",
         advertise: str | None = None,
         uplink: str | float | None = None,
         limit_uplink: str | float | None = None,

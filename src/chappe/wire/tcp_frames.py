@@ -29,6 +29,8 @@ HEAD_BYTES = _HEAD.size
 BODY_BYTES_MAX = CHUNK_BYTES_MAX
 """Of any frame: a chunk, or the largest message, a piece of a header of 1 MiB."""
 STREAMS_MAX = 16
+STREAMS_AUTO = 0
+"""As a number of data connections: one, and more where a link needs it."""
 """Connections of one Fetch."""
 
 
