@@ -20,6 +20,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import numpy as np
+
 from chappe.core.manifest import LEAF_BYTES, Manifest, file_digest, snapshot_root
 from chappe.errors import CodecError, DeltaError, ManifestError, UnsafePathError
 from chappe.hop.ahead import Arriving, Base, Made
@@ -40,7 +42,6 @@ from chappe.payload.table import NO_BASE, SnapshotTable
 from chappe.wire.manifest import decode_header, encode_page, object_id_of
 
 THREADS_MAX = 8  # more only helps where the disk takes several GB/s
-_BLOCK_BYTES_MAX = 8 * BLOCK_ELEMENTS
 WRONG_SHARE_MAX = 0.5
 """Of the snapshot's bytes: a base in which more is not what it was is another one, and nothing of the work is kept."""
 
@@ -122,6 +123,7 @@ class _Applier:
     def __init__(self, disk: Disk, work: ObjectLayout, target: Manifest, base: Base, plan: DeltaPlan) -> None:
         sizes = [entry.size_bytes for entry in target.files]
         self._disk, self._target, self._plan = disk, target, plan
+        self._block_bytes_max = BLOCK_ELEMENTS * max((region.width for region in plan.target.regions), default=1)
         self._leaves = Tiles(target.algorithm, LEAF_BYTES, sizes)
         same = target.chunk_bytes == LEAF_BYTES
         self._chunks = self._leaves if same else Tiles(target.algorithm, target.chunk_bytes, sizes)
@@ -193,7 +195,7 @@ class _Applier:
     def _buffer(self) -> memoryview:
         view: memoryview | None = getattr(self._local, "view", None)
         if view is None:
-            view = self._local.view = memoryview(bytearray(_BLOCK_BYTES_MAX))
+            view = self._local.view = np.empty(self._block_bytes_max, np.uint8).data
         return view
 
     def _is_there(self, work: Work, data: memoryview) -> bool:

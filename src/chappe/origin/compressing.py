@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -26,7 +25,7 @@ from chappe.core.manifest import Manifest
 from chappe.errors import ChappeError
 from chappe.hop.ordered import one_at_a_time
 from chappe.origin.blocksources import MakeBlocks, table_of
-from chappe.origin.deltas import THREADS_MAX, DeltaFile
+from chappe.origin.deltas import THREADS, DeltaFile
 from chappe.origin.node import OriginNode
 from chappe.origin.reading import Reading
 from chappe.origin.scan import Snapshot
@@ -72,7 +71,7 @@ def measure(target: Snapshot, threads: int = 0) -> Compressible:
             apply_block(plan, XXH3_128, ordinal, made.digest, pieces, None, memoryview(bytearray(block.length)))
             encode_s, decode_s = encode_s + between - before, decode_s + time.perf_counter() - between
             encoded, covered = encoded + sum(map(len, made.pieces)), covered + block.length
-    cores = threads or min(os.cpu_count() or 1, THREADS_MAX)
+    cores = threads or THREADS
     return Compressible(
         round(target.snapshot_bytes * encoded / max(covered, 1)),
         max(1.0, cores * covered / max(encode_s, 1e-9)),

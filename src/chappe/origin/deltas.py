@@ -21,7 +21,7 @@ from chappe.core.digest import XXH3_128
 from chappe.core.manifest import CHUNK_BYTES_MIN, CHUNK_BYTES_PLAIN, DELTA_FILE, FileEntry, Manifest, ObjectKind
 from chappe.errors import CodecError, DiskFullError, PublicationCancelledError, SnapshotError
 from chappe.hop.disk import store_error
-from chappe.hop.ordered import OrderedMap
+from chappe.hop.ordered import OrderedMap, one_at_a_time
 from chappe.origin.blocksources import BlockSource, Folded, MakeBlocks, table_of
 from chappe.origin.growing import pages_of
 from chappe.origin.reading import Reading
@@ -35,7 +35,7 @@ from chappe.payload.plan import DeltaPlan
 from chappe.payload.table import NO_BASE
 from chappe.wire.manifest import encode_header
 
-THREADS_MAX = 32
+THREADS = min(os.cpu_count() or 1, 32)
 SAMPLE_BLOCKS = 12
 WORTH_SHARE = 0.85
 """A delta of more than this share of the snapshot saves less than applying it costs."""
@@ -51,16 +51,18 @@ def estimate(base: Snapshot, target: Snapshot) -> float:
     plan = DeltaPlan.between(table_of(base), table_of(target))
     ordinals = _sample(plan)
     old, new = Reading(base), Reading(target)
-    encoded = covered = 0
+
+    def encoded_bytes(ordinal: int) -> int:
+        block = encode_block(plan, XXH3_128, ordinal, old.read, new.read, brief=one_at_a_time)
+        return sum(map(len, block.pieces))
+
     try:
-        for ordinal in ordinals:
-            block = encode_block(plan, XXH3_128, ordinal, old.read, new.read)
-            encoded += sum(map(len, block.pieces))
-            covered += plan.block(ordinal).length
+        with ThreadPoolExecutor(THREADS, "chappe-sample") as pool:  # the publication waits for it
+            encoded = sum(pool.map(encoded_bytes, ordinals))
     finally:
         old.close()
         new.close()
-    return encoded / max(covered, 1)
+    return encoded / max(sum(plan.block(ordinal).length for ordinal in ordinals), 1)
 
 
 def _sample(plan: DeltaPlan) -> list[int]:
@@ -206,7 +208,7 @@ class DeltaFile:
             windows = self._open()
             windows.write(prologue)
             self.on_open()
-            self._write_blocks(windows, blocks, threads or min(os.cpu_count() or 1, THREADS_MAX))
+            self._write_blocks(windows, blocks, threads or THREADS)
 
     def _open(self) -> Windows:
         most = self.manifest.payload_bytes
