@@ -319,3 +319,58 @@ async def test_a_switch_to_a_connection_that_came_to_nothing(there: bool) -> Non
 def _closed_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
+
+
+async def test_a_parent_may_be_done_before_the_event_loop_hears_of_it() -> None:
+    """All went into the socket's buffer, and the connection is closed, when gRPC says that it is offered."""
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        server.settimeout(30)
+        call, taker, port = Call(), Taker(), server.getsockname()[1]
+        fallbacks: list[str] = []
+        route = TcpRoute("127.0.0.1", None, "parent", port)
+        inlet = Inlet(call, route, taker, secret=SECRET, on_switch=lambda: None, on_fallback=fallbacks.append)
+        stack.callback(inlet.close)
+        connection, _ = await asyncio.to_thread(server.accept)
+        assert await asyncio.to_thread(connection.recv, HELLO_BYTES, socket.MSG_WAITALL) == encode_hello(SECRET)
+        connection.sendall(
+            encode_chunk_head(0, 4) + b"good" + encode_message(encode_end(EndReason.END_REASON_COMPLETE))
+        )
+        connection.close()
+        for message in (encode_tcp_offer(port, SECRET), encode_tcp_switch(), grpc.aio.EOF):
+            call.messages.put_nowait(message)
+        async with asyncio.timeout(30):
+            found = await inlet.read()
+        assert found is not None
+        assert isinstance(found[0], End)
+        assert (taker.chunks, fallbacks) == ([(0, b"good")], [])
+
+
+async def test_one_that_was_let_go_without_a_word_is_dialled_once_more() -> None:
+    """Also when that is seen only after the offer of the same."""
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        server.settimeout(30)
+        call, port = Call(), server.getsockname()[1]
+        told = asyncio.Event()
+        fallbacks: list[str] = []
+
+        def fell_back(reason: str) -> None:
+            fallbacks.append(reason)
+            told.set()
+
+        route = TcpRoute("127.0.0.1", None, "parent", port)
+        inlet = Inlet(call, route, Taker(), secret=SECRET, on_switch=lambda: None, on_fallback=fell_back)
+        stack.callback(inlet.close)
+        first, _ = await asyncio.to_thread(server.accept)
+        call.messages.put_nowait(encode_tcp_offer(port, SECRET))
+        call.messages.put_nowait(encode_watermark(0, 0, False))
+        assert await inlet.read() is not None
+        first.close()
+        second, _ = await asyncio.to_thread(server.accept)
+        assert await asyncio.to_thread(second.recv, HELLO_BYTES, socket.MSG_WAITALL) == encode_hello(SECRET)
+        assert fallbacks == []
+        second.close()
+        async with asyncio.timeout(30):
+            await told.wait()
+        assert len(fallbacks) == 1

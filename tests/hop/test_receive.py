@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 
 import pytest
 from fakes import MemoryObject, MemoryOrigin, token
 
+from chappe.core.manifest import Manifest
 from chappe.core.reasons import ParentLossReason
 from chappe.hop import receive
+from chappe.hop.asked import Asked
 from chappe.hop.client import build_request
 from chappe.hop.limits import TokenBucket
-from chappe.hop.receive import Receiver
+from chappe.hop.receive import FetchEnd, Receiver
+from chappe.hop.source import Data
+from chappe.hop.stall import STALL_FLOOR_S
 from chappe.v1.relay_pb2 import End, EndReason, Watermark
 from chappe.wire.frames import ChunkBatch, Reply
 
@@ -138,3 +143,79 @@ async def test_a_watermark_from_before_a_pause_does_not_count_the_pause(monkeypa
         return next(said), 4
 
     assert (await child_of(MemoryOrigin(os.urandom(CHUNKS << 16))).run(read)).reason is ParentLossReason.LEAVING
+
+
+def test_it_is_not_whole_while_a_thread_has_the_last_chunk_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two connections one says that all is sent; the other one's thread takes the last chunk at this very moment."""
+    origin, child = MemoryOrigin(os.urandom(CHUNKS << 16), chunk_bytes=1 << 16), MemoryObject()
+    origin.release()
+    child.put_header(origin.header_bytes or b"")
+    for page in range(origin.pages_held):
+        child.put_page(origin.page_bytes(page))
+    child.put_chunks([(i, origin.read_chunk(i)) for i in range(CHUNKS - 1)])
+    receiver = Receiver(build_request(child, 0, token("o", "r"), ()), child)
+    taken, store = threading.Event(), threading.Event()
+    put_chunks, lacks = child.put_chunks, Asked.lacks
+
+    def put_slowly(chunks: Sequence[tuple[int, Data]], *, lent: bool = False) -> None:
+        taken.set()
+        assert store.wait(30)
+        put_chunks(chunks, lent=lent)
+
+    def look_after_it_was_taken(asked: Asked, manifest: Manifest) -> bool:
+        thread.start()
+        assert taken.wait(30)
+        return lacks(asked, manifest)
+
+    last = CHUNKS - 1
+    thread = threading.Thread(target=receiver.take_chunk, args=(last, memoryview(origin.read_chunk(last)), _no_pause))
+    monkeypatch.setattr(child, "put_chunks", put_slowly)
+    monkeypatch.setattr(Asked, "lacks", look_after_it_was_taken)
+    whole = receiver.whole()
+    held = last in child.ledger.held
+    store.set()
+    thread.join(30)
+    assert (whole, held) == (False, False)
+    monkeypatch.setattr(Asked, "lacks", lacks)
+    assert receiver.whole()
+
+
+def _no_pause(seconds: float) -> None:
+    raise AssertionError(f"nothing limits it, and it waits {seconds} s")
+
+
+async def test_dialling_that_took_long_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parent's first word comes late and says how much there is: only from then on can it be late with that."""
+    origin, child = MemoryOrigin(os.urandom(CHUNKS << 16), chunk_bytes=1 << 16), MemoryObject()
+    origin.release()
+    child.put_header(origin.header_bytes or b"")
+    for page in range(origin.pages_held):
+        child.put_page(origin.page_bytes(page))
+    clock = [100.0]
+    monkeypatch.setattr(receive, "boot_now", lambda: clock[0])
+    replies: list[tuple[float, Reply]] = [
+        (1.5 * STALL_FLOOR_S, Watermark(chunks_held=CHUNKS)),
+        (0.1, ChunkBatch([(i, origin.read_chunk(i)) for i in range(CHUNKS)])),
+        (0.1, End(reason=EndReason.END_REASON_COMPLETE)),
+    ]
+    receiver = Receiver(build_request(child, 0, token("o", "r"), ()), child)
+
+    async def read() -> tuple[Reply, int]:
+        after_s, reply = replies.pop(0)
+        clock[0] += after_s
+        return reply, 4
+
+    assert await receiver.run(read) == FetchEnd(None)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"), [(EndReason.END_REASON_UNKNOWN_OBJECT, "the parent said unknown_object"), (77, "reason 77")]
+)
+async def test_an_end_without_a_word_is_named(said: int, shown: str) -> None:
+    child = MemoryObject()
+    receiver = Receiver(build_request(child, 0, token("o", "r"), ()), child)
+
+    async def read() -> tuple[Reply, int]:
+        return End.FromString(bytes([8, said])), 2
+
+    assert shown in (await receiver.run(read)).detail

@@ -11,6 +11,7 @@
 | what was made rots before its page comes             | found when it lands |
 | the full object is on its way already                | left alone |
 | nobody asks for it                                   | retention takes it |
+| a file is named like another's copy                  | both are what they should be |
 """
 
 from __future__ import annotations
@@ -107,14 +108,14 @@ def asked_for(held: StoredObject) -> RangeSet:
     return RangeSet((r.start, r.stop) for r in request.lacks_chunks)
 
 
-def fetch(held: StoredObject, pages: Iterable[bytes] = TARGET.pages) -> int:
+def fetch(held: StoredObject, pages: Iterable[bytes] = TARGET.pages, target: Model = TARGET) -> int:
     """What a parent would send: the pages, and the chunks that were asked for until nothing lacks. Returns bytes."""
     sent = 0
     for page in pages:
         held.put_page(page)
     while wanted := asked_for(held):
         for start, stop in wanted:
-            for chunk in TARGET.chunks(range(start, stop)):
+            for chunk in target.chunks(range(start, stop)):
                 held.put_chunks([chunk])
                 sent += len(chunk[1])
     return sent
@@ -350,3 +351,24 @@ def test_leaves_of_what_is_kept_are_not_read_again(store: Store) -> None:
 def test_a_model_is_large_enough_for_this() -> None:
     assert isinstance(TARGET, Model)
     assert PLAN.blocks_total >= 6
+
+
+def test_no_file_of_a_snapshot_is_taken_for_a_copy(tmp_path: Path) -> None:
+    """A sidecar whose name is another file's and something more; files that do not change are links until then."""
+    more = {f"z.safetensors.{end}": end.encode() * 9000 for end in ("own", "tmp")}
+    base, target = (
+        full_model(dict(sorted((of | more).items(), key=lambda file: file[0].endswith(".safetensors"))), object_id)
+        for of, object_id in ((files(), BASE.object_id), (files(30), TARGET.object_id))
+    )
+    delta = delta_model(base, target, DELTA.object_id).delta
+    store = Store.open(tmp_path / "store")
+    receive(store, base)
+    store.land(base.object_id, 1, base.root)
+    rot(store, FIRST, 2_500_000)
+    receive(store, delta)
+    with pytest.raises(DeltaError, match="are fetched"):
+        store.land(delta.object_id, 2, target.root)
+    fetch(part_of(store), target.pages, target)
+    assert tree(store.land(target.object_id, 2, target.root).path) == target.files
+    assert tree(store.layout.snapshot(1)).keys() == base.files.keys()
+    store.close()

@@ -8,7 +8,7 @@ import contextlib
 import secrets
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -352,4 +352,23 @@ async def test_they_end_with_the_listener(stack: AsyncExitStack) -> None:
     caller = Caller(stack, listener)
     await waiting(listener, 1)
     await listener.close()
+    assert await caller.closed()
+
+
+async def test_one_that_nobody_has_listened_to_yet_ends_with_the_listener(stack: AsyncExitStack) -> None:
+    listener = await TcpListener.open(LOOPBACK, None)
+    caller = Caller(stack, listener)
+    greet = listener._greet
+    closing: list[asyncio.Task[None]] = []
+
+    async def never(connection: socket.socket, host: str) -> None:
+        await greet(connection, host)
+
+    def greeting(connection: socket.socket, host: str) -> Coroutine[Any, Any, None]:
+        closing.append(asyncio.ensure_future(listener.close()))  # its first step comes before the greeting's
+        return never(connection, host)
+
+    listener._greet = greeting  # type: ignore[method-assign]
+    await become(lambda: bool(closing))
+    await closing[0]
     assert await caller.closed()

@@ -3,7 +3,8 @@
     gRPC: TcpOffer ──▶ dial, in a thread; replies go on here ── TcpSwitch ──▶ replies come from there
                             └── cannot be reached: nothing more comes of it
     the parent's port is known: dial at once, beside the Fetch and with its secret ── TcpSwitch ──▶ the same
-                            └── refused, or another port by now: nobody is told, and an offer is dialled
+                            └── refused, or another port by now: nobody is told, and an offer is dialled. Not where it
+                                has been closed with the payload in it: that may come before the news of it on gRPC
                                         TcpMore ──▶ more of them are dialled, and read as soon as they are there
     after the switch chunks are taken in the thread that reads them (chappe.hop.tcp_receive), and gRPC is the control
     side: an End there ends the fetch, its break breaks the fetch, its good end means that the parent has put everything
@@ -91,6 +92,7 @@ class Inlet:
         self._control: asyncio.Future[object] | None = None
         self._signal = Signal()
         self._closed = False
+        self._again = False  # what was dialled early is what was offered: it may be dialled once more
         if route is not None and route.port:
             self._tcp = TcpInlet(route, route.port, secret, taker, self._changed)
 
@@ -151,8 +153,9 @@ class Inlet:
         check_offer(offer)
         self._offered = True
         if self._tcp is not None:
-            if (offer.port, offer.secret) == (self._route.port, self._secret) and self._tcp.usable():
-                return  # the parent has only not met it yet
+            if (offer.port, offer.secret) == (self._route.port, self._secret) and self._tcp.problem is None:
+                self._again = True  # the parent has not met it yet, or has let it go without a word
+                return
             self._tcp.close()
         self._tcp = TcpInlet(self._route, offer.port, offer.secret, self._taker, self._changed)
 
@@ -160,7 +163,11 @@ class Inlet:
         if self._closed or self._tcp is None:
             return
         if not self.switched and self._offered and self._tcp.problem is not None:  # else the port may be another now
-            self._on_fallback(str(self._tcp.problem))
+            if self._again and self._route is not None:
+                self._again = False
+                self._tcp = TcpInlet(self._route, self._route.port, self._secret, self._taker, self._changed)
+            else:
+                self._on_fallback(str(self._tcp.problem))
         self._signal.fire()
 
     def _switch(self) -> None:

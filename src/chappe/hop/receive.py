@@ -110,7 +110,9 @@ class Receiver:
     def whole(self) -> bool:
         """All that was asked for is stored."""
         manifest = self._sink.manifest
-        return not (manifest is None or manifest.open_end or self._asked.storing or self._asked.lacks(manifest))
+        if manifest is None or manifest.open_end or self._asked.lacks(manifest):
+            return False
+        return not self._asked.storing  # looked at last: what a thread has in hand has come
 
     async def run(
         self, read: Callable[[], Awaitable[tuple[Reply, int] | None]], silent_s: Callable[[], float] = lambda: math.inf
@@ -188,6 +190,7 @@ class Receiver:
     def _connect(self) -> None:
         if not self.connected:
             self.connected = True
+            self._data_s = boot_now()  # dialling it may have taken long: it owes chunks from now on
             if self._on_connected is not None:
                 self._on_connected()
 
@@ -296,11 +299,17 @@ class Receiver:
     def _end(self, end: End) -> FetchEnd:
         if end.reason != EndReason.END_REASON_COMPLETE:
             reason = _LOSS.get(end.reason, ParentLossReason.PROTOCOL)
-            return FetchEnd(reason, detail=end.detail or f"the parent ended with reason {end.reason}")
+            return FetchEnd(reason, detail=end.detail or f"the parent said {_name_of(end.reason)}")
         manifest = self._sink.manifest
         if manifest is None or manifest.open_end or self._asked.lacks(manifest):
             return FetchEnd(ParentLossReason.PROTOCOL, detail="the parent says that all has been sent, and it has not")
         return FetchEnd(None)
+
+
+def _name_of(reason: EndReason) -> str:
+    """For a person; the number of one that this release does not know."""
+    known = reason in EndReason.values()
+    return EndReason.Name(reason).removeprefix("END_REASON_").lower() if known else f"reason {reason}"
 
 
 def _paced(reply: Reply, size_bytes: int) -> Iterator[tuple[Reply, int]]:

@@ -64,7 +64,7 @@ def _own(disk: Disk, work: ObjectLayout, target: Manifest, file: int, chunks: li
     at = path.lstat()
     if at.st_nlink == 1:
         return
-    copy = path.with_name(path.name + ".own")
+    copy = work.root / "copy.tmp"  # beside the files: any name among them may be the snapshot's
     disk.unlink(copy)
     disk.create(copy, at.st_size)
     source, out = disk.open(path), -1

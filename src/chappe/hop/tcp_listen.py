@@ -91,7 +91,7 @@ class TcpListener:
         self._context = None if tls is None else server_context(tls)
         self._offers: dict[bytes, Offer] = {}
         self._early = EarlyCallers()
-        self._greetings: set[asyncio.Task[None]] = set()
+        self._greetings: dict[asyncio.Task[None], socket.socket] = {}
         self._accepting = asyncio.create_task(self._accept(), name="data connections")
 
     @classmethod
@@ -145,10 +145,14 @@ class TcpListener:
         """Offers come to nothing from now on; connections that were taken are their takers'."""
         self._offers.clear()
         self._early.close()
-        tasks = [self._accepting, *self._greetings]
+        greetings = dict(self._greetings)
+        tasks = [self._accepting, *greetings]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for task, connection in greetings.items():
+            if task.cancelled():
+                connection.close()  # of one that had not begun nobody else does
         self._listening.close()
 
     async def _accept(self) -> None:
@@ -164,8 +168,8 @@ class TcpListener:
                 connection.close()
                 continue
             task = asyncio.create_task(self._greet(connection, plain_host(str(address[0]))), name="data connection")
-            self._greetings.add(task)
-            task.add_done_callback(self._greetings.discard)
+            self._greetings[task] = connection
+            task.add_done_callback(self._greetings.pop)
 
     async def _greet(self, connection: socket.socket, host: str) -> None:
         connection.setblocking(False)

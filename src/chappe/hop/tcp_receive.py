@@ -1,7 +1,10 @@
 """The child's end of a data connection: one thread that dials it, reads frame by frame, and has each one taken.
 
-    thread: connect, [TLS], hello ──▶ waits for `go` ──▶ head, body ──▶ chunk: taken here: verified, stored, recorded
-    event loop:                        (the switch)                ──▶ page, end: take(); the thread waits meanwhile
+    thread: connect, [TLS], hello ──▶ first head ──▶ waits for `go` ──▶ body ──▶ chunk: verified, stored, recorded here
+    event loop:                                       (the switch)         ──▶ page, end: take(); the thread waits
+
+A parent may be done with its connection, and have closed it, before the event loop hears on gRPC that it was taken: an
+end counts only where it is read.
 
 A chunk is at its end when the next one is read: the thread's slab, as large as the largest frame so far (2 MiB at
 most), is all the memory there is, and TCP stops a parent that is faster than this node's disk. What was asked for and
@@ -46,7 +49,6 @@ TCP_LOST = grpc.StatusCode.ABORTED
 """How a parent says on gRPC that the data connection of this Fetch broke, and that it is there itself."""
 CONNECT_S = 1.0
 HANDSHAKE_S = 5.0
-_GONE = getattr(select, "POLLRDHUP", select.POLLHUP)  # what comes before the end, as TLS does, hides no end
 _SLAB_BYTES_MIN = 64 << 10
 _LOWAT_BYTES_MAX = 256 << 10  # well under any window that a fast link needs
 _LOWAT_SHARE = 1 / 16
@@ -127,15 +129,6 @@ class TcpInlet:
         self._given = message is not None
         return message
 
-    def usable(self) -> bool:
-        """It is being dialled, or stands: the parent has not closed it, as far as is known here."""
-        with self._lock:
-            if self._connection is None or self._connection.fileno() < 0:
-                return self.problem is None  # if it has just been closed, that is told in a moment
-            looking = select.poll()
-            looking.register(self._connection, _GONE)
-            return not looking.poll(0)
-
     def silent_s(self) -> float:
         """Since something came, or was taken of what had come. Infinite where the kernel does not say."""
         with self._lock:
@@ -158,7 +151,6 @@ class TcpInlet:
         try:
             connection = self._connect()
             self.connected = True
-            self._may_read.wait()
             self._read(connection)
         except _RefusedError as error:
             self.refused = error.cause
@@ -216,6 +208,9 @@ class TcpInlet:
         total = 0
         while not self._over.is_set():
             _fill(connection, head, 0)
+            self._may_read.wait()
+            if self._over.is_set():
+                return
             try:
                 frame = decode_head(head)
             except PeerError as error:
