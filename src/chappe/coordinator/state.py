@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, make_url
 
 from chappe.core.rows import Json, RowKey, split
@@ -87,7 +87,7 @@ class StateStore:
         self._engine = engine
         self._connection = connection
         self._lock_fd = lock_fd
-        self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+        self._insert = _insert_of(engine)
         self.shown = shown
 
     @classmethod
@@ -285,6 +285,14 @@ def _engine(url: URL) -> sa.Engine:
         cursor.close()
 
     return engine
+
+
+def _insert_of(engine: sa.Engine) -> Callable[[sa.Table], Any]:
+    if engine.dialect.name != "postgresql":
+        return sqlite.insert
+    from sqlalchemy.dialects import postgresql  # 25 ms of a start, for most in vain
+
+    return postgresql.insert
 
 
 def _advisory_lock(connection: sa.Connection, shown: str) -> None:

@@ -18,8 +18,6 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from chappe.errors import ConfigError, UsageError
 
@@ -145,6 +143,9 @@ def load_tls(cert: Path | None, key: Path | None, ca: Path | None) -> Tls | None
 
 def _check_pair(tls: Tls, paths: Mapping[str, Path | None]) -> None:
     """gRPC would only fail later, on the first handshake, and without saying why."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
     try:
         certificate = x509.load_pem_x509_certificates(tls.cert)[0]
     except ValueError as error:

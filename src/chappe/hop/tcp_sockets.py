@@ -14,9 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from cryptography import x509
-from cryptography.x509.oid import NameOID
-
 from chappe.hop.net import Tls
 
 T = TypeVar("T")
@@ -59,6 +56,9 @@ def certificate_names(connection: ssl.SSLSocket) -> set[str]:
     encoded = connection.getpeercert(binary_form=True)
     if encoded is None:
         return set()
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
     certificate = x509.load_der_x509_certificate(encoded)
     names = {str(name.value) for name in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)}
     try:

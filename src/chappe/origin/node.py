@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 import grpc.aio
-from cryptography import x509
-from cryptography.x509.oid import NameOID
 
 from chappe.core.probes import ProbeOrder
 from chappe.errors import UsageError
@@ -116,6 +114,9 @@ def _default_name(worker_id: str) -> str:
 
 
 def _certificate_name(tls: Tls) -> str:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
     names = x509.load_pem_x509_certificates(tls.cert)[0].subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if not names:
         raise UsageError("the certificate names nobody: give name=, or issue one with `chappe keys issue NAME`")
