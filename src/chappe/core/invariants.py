@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import TypeVar
 
 from chappe.core.bridging import cut_off, spots
 from chappe.core.chain import Chain
@@ -23,6 +24,7 @@ from chappe.core.feeding import served as served_in
 from chappe.core.fleet import Fleet
 from chappe.core.publication import Phase, Publication
 
+T = TypeVar("T")
 Node = tuple[str, int, str]  # object, stripe, worker
 
 
@@ -111,12 +113,10 @@ def _structure(publication: Publication) -> list[str]:
     layout = publication.layout
     for stripe in layout.stripes:
         chains = layout.of_stripe(stripe)
-        members = Counter(m for chain in chains for m in chain.members)
-        found += [
-            f"v{publication.version}: {m} stands {n} times in stripe {stripe}" for m, n in members.items() if n > 1
-        ]
-        slots = Counter(chain.slot for chain in chains)
-        found += [f"v{publication.version}: {n} chains in slot {slot}" for slot, n in slots.items() if n > 1]
+        for m, n in _repeated([m for chain in chains for m in chain.members]):
+            found.append(f"v{publication.version}: {m} stands {n} times in stripe {stripe}")
+        for slot, n in _repeated([chain.slot for chain in chains]):
+            found.append(f"v{publication.version}: {n} chains in slot {slot}")
         if 0 < publication.streams_max < len(chains):
             planned = publication.streams_max
             found.append(f"v{publication.version}: {len(chains)} chains in stripe {stripe}, {planned} are planned")
@@ -130,6 +130,11 @@ def _structure(publication: Publication) -> list[str]:
     if layout and not publication.active:
         found.append(f"v{publication.version} is {publication.phase.value} and still has chains")
     return found
+
+
+def _repeated(items: list[T]) -> list[tuple[T, int]]:
+    """What is there more than once. Nothing mostly, so that is found out first."""
+    return [] if len(set(items)) == len(items) else [(item, n) for item, n in Counter(items).items() if n > 1]
 
 
 def _counting(publication: Publication) -> list[str]:
@@ -160,7 +165,7 @@ def _feeding(fleet: Fleet, publication: Publication) -> list[str]:
             continue
         if worker_id not in publication.layout:
             found.append(f"v{publication.version}: {worker.name} is here and has no place")
-        elif len(publication.layout.places(worker_id)) != len(publication.stripes.weights):
+        elif len(publication.layout.chains_of(worker_id)) != len(publication.stripes.weights):
             found.append(f"v{publication.version}: {worker.name} has no place in some stripe")
     origin_usable = not publication.origin_out and publication.origin_id in workers
     if origin_usable:
@@ -213,8 +218,7 @@ def _edges(fleet: Fleet) -> list[str]:
         if {e.object_id for e in own} - {t.object_id for t in targets}:
             found.append(f"{worker_id} has an edge of an object that is no target")
     for (object_id, stripe, worker_id), edge in edges.items():
-        slots = [slot.slot for slot in edge.children]
-        if len(set(slots)) != len(slots):
+        if len(edge.children) > 1 and _repeated([slot.slot for slot in edge.children]):
             found.append(f"{worker_id} serves two children in one slot of {object_id}/{stripe}")
         if edge.parent is None or edge.parent.worker_id not in connected:
             continue
@@ -224,8 +228,9 @@ def _edges(fleet: Fleet) -> list[str]:
             found.append(f"{worker_id} was told parent {edge.parent.name} e{edge.epoch}, which serves {served}")
         for fallback in edge.fallbacks:
             ancestor = edges.get((object_id, stripe, fallback.parent.worker_id))
-            children = () if ancestor is None else ancestor.children
-            taken = [s.epoch for s in children if s.slot == fallback.slot]
+            if ancestor is None or not ancestor.children:
+                continue
+            taken = [s.epoch for s in ancestor.children if s.slot == fallback.slot]
             if taken and max(taken) >= fallback.epoch:
                 name = fallback.parent.name
                 found.append(f"{worker_id}: fallback e{fallback.epoch} to {name} is outranked by {taken}")
@@ -303,6 +308,8 @@ class History:
         self._newest = max(self._newest, burned)
         for object_id, publication in fleet.state.publications.items():
             before_t = self._fractions.get(object_id, {})
+            if publication.t_bcast == before_t:
+                continue
             if any(publication.t_bcast.get(k) != v for k, v in before_t.items()):
                 found.append(f"v{publication.version}: a recorded fraction changed")
             self._fractions[object_id] = dict(publication.t_bcast)

@@ -175,9 +175,13 @@ class Publication:
 
     def recount(self) -> tuple[list[int], int]:
         """The counters from scratch, for a restart and for the invariants."""
-        counted = [m for m in self.members.values() if m.counted]
-        counts = [sum(m.level >= level for m in counted) for level in range(4)]
-        return counts, sum(m.failed != "" and m.level < INSTALLED for m in counted)
+        counts, failed = [0, 0, 0, 0], 0
+        for member in self.members.values():
+            if member.counted:
+                for level in range(member.level + 1):
+                    counts[level] += 1
+                failed += member.failed != "" and member.level < INSTALLED
+        return counts, failed
 
     @property
     def counters(self) -> tuple[list[int], int]:
