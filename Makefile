@@ -12,8 +12,11 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 # For instance: make test PYTEST_ARGS="-k ledger -x"
 PYTEST_ARGS ?=
-# Test files run side by side in so many processes; TEST_WORKERS=0 runs them one after the other in one.
-TEST_WORKERS ?= 2
+# Test files run side by side in so many processes: more than cores, because tests of real daemons also wait.
+# TEST_WORKERS=0 runs them one after the other in one.
+TEST_WORKERS ?= 3
+# Hundreds of daemons are started: each would compile our modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 PROTOS := $(wildcard proto/chappe/v1/*.proto)
 PROTOC = $(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)

@@ -12,7 +12,7 @@ from chappe.cli.localfleet import LocalFleet, RelaySpec
 from chappe.errors import PublicationFailedError, UsageError
 from chappe.publisher import AsyncPublisher
 from chappe.subscriber import Subscriber
-from tests.integration.fleet_tools import HTTP, chappe, digests, make_snapshot, relays, run_cli
+from tests.integration.fleet_tools import chappe, digests, make_snapshot, mute_relays, run_cli
 
 pytestmark = pytest.mark.asyncio(loop_scope="function")
 
@@ -35,13 +35,13 @@ async def test_it_takes_it_when_the_base_lands(tmp_path: Path) -> None:
 
 
 async def scenario(tmp_path: Path, *, base_lands: bool) -> None:
-    async with LocalFleet(tmp_path / "base", relays(1)) as base:
+    async with LocalFleet(tmp_path / "base", mute_relays(1)) as base:
         model = make_snapshot(tmp_path / "model", 1 << 20, seed=1)
         async with AsyncPublisher(base.address) as publisher:
             root = (await (await publisher.publish(model)).wait(timeout_s=120)).root
         adapters = (
-            RelaySpec("with", (*HTTP, "--base-store", str(base.store("w1")))),
-            RelaySpec("later", (*HTTP, "--base-store", str(base.store("w2")))),
+            RelaySpec("with", ("--base-store", str(base.store("w1")))),
+            RelaySpec("later", ("--base-store", str(base.store("w2")))),
         )
         async with LocalFleet(tmp_path / "adapters", adapters) as fleet, AsyncPublisher(fleet.address) as publisher:
             one = lora(tmp_path / "one", 1)
@@ -63,7 +63,7 @@ async def scenario(tmp_path: Path, *, base_lands: bool) -> None:
 
             two = lora(tmp_path / "two", 2)
             if base_lands:
-                await base.start_relay(RelaySpec("w2", HTTP))  # gets the base from its peer
+                await base.start_relay(RelaySpec("w2"))  # gets the base from its peer
                 await fleet.wait_status(lambda s: all(relay.installed == 1 for relay in s.relays))
             until = "1.0" if base_lands else "0.5"
             publish = ("publish", str(two), "--adapter-of", root, "--until", until, "--base-cache", "none")

@@ -64,7 +64,7 @@ async def test_joining_draining_and_forgetting_in_the_middle(tmp_path: Path, mon
 
 async def test_the_publisher_leaves_when_the_chain_can_finish_alone(tmp_path: Path) -> None:
     """`publish --until 0.5` ends while the second half still waits for bytes; who joins later is fed by the tail."""
-    source = make_snapshot(tmp_path / "model", 6 * MB, seed=2)
+    source = make_snapshot(tmp_path / "model", 3 * MB, seed=2)
     async with LocalFleet(tmp_path / "fleet", relays(2, "--limit-uplink", "8mbit")) as fleet:
         result = await published(fleet, source, "--until", "0.5", "--chains", "1")
         ((head, tail),) = result["chains"]

@@ -21,7 +21,9 @@ WINDOW_BYTES = 8 << 20
 LINKS = ("--downlink", "160mbit", "--uplink", "160mbit")
 
 
-@pytest.mark.parametrize("share", [0.02, 0.5, 0.95])
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.02, marks=pytest.mark.soak), 0.5, pytest.param(0.95, marks=pytest.mark.soak)]
+)
 async def test_a_killed_relay_fetches_only_what_it_lacked(tmp_path: Path, share: float) -> None:
     """kill -9 in the middle of a chain at a byte threshold, then a restart on another port."""
     source = make_snapshot(tmp_path / "model", 48 << 20, seed=3)
@@ -46,7 +48,7 @@ async def test_a_killed_relay_fetches_only_what_it_lacked(tmp_path: Path, share:
 
 
 async def test_the_chain_behind_a_dead_relay_goes_on(tmp_path: Path) -> None:
-    source = make_snapshot(tmp_path / "model", 16 << 20, seed=4)
+    source = make_snapshot(tmp_path / "model", 8 << 20, seed=4)
     async with (
         LocalFleet(tmp_path / "fleet", relays(3)) as fleet,
         AsyncPublisher(fleet.address, uplink="24mbit", limit_uplink="24mbit") as publisher,

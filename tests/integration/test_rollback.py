@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from chappe.cli.localfleet import LocalFleet, RelaySpec
 from chappe.errors import SnapshotError, UsageError
 from chappe.publisher import AsyncPublisher
-from tests.integration.fleet_tools import assert_same_bytes, chappe, make_snapshot, relays
+from tests.integration.fleet_tools import assert_same_bytes, chappe, make_snapshot, mute_relays
 from tests.integration.test_deltas import MB, step
 
 pytestmark = pytest.mark.asyncio(loop_scope="function")
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="function")
 
 @pytest_asyncio.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[LocalFleet]:
-    async with LocalFleet(tmp_path / "fleet", relays(2)) as running:
+    async with LocalFleet(tmp_path / "fleet", mute_relays(2)) as running:
         yield running
 
 

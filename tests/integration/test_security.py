@@ -21,8 +21,8 @@ from tests.integration.fleet_tools import (
     assert_same_bytes,
     chappe,
     make_snapshot,
+    mute_relays,
     published,
-    relays,
     run_cli,
     tls_flags,
 )
@@ -56,7 +56,7 @@ async def test_a_fleet_under_mutual_tls(tmp_path: Path) -> None:
     source, other = (make_snapshot(tmp_path / f"model-{i}", MB, seed=i) for i in (1, 2))
     fleet = LocalFleet(
         tmp_path / "fleet",
-        tuple(replace(spec, flags=(*spec.flags, *tls_flags(keys[spec.name]))) for spec in relays(2)),
+        tuple(replace(spec, flags=(*spec.flags, *tls_flags(keys[spec.name]))) for spec in mute_relays(2)),
         coordinator_flags=tls_flags(keys["coordinator"]),
         tls=keys["origin"],
     )
@@ -151,7 +151,7 @@ def has_ipv6() -> bool:
 async def test_ipv6_and_names(tmp_path: Path, host: str) -> None:
     source = make_snapshot(tmp_path / "model", MB, seed=4)
     listen = f"{host}:0"
-    specs = tuple(replace(s, flags=("--listen", listen, "--http", listen)) for s in relays(2))
+    specs = tuple(replace(s, flags=("--listen", listen, "--http", listen)) for s in mute_relays(2))
     async with LocalFleet(tmp_path / "fleet", specs, listen) as fleet:
         assert fleet.address.startswith(f"{host}:")
         result = await published(fleet, source, "--listen", listen, "--chains", "1")

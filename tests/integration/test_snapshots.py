@@ -17,14 +17,14 @@ from chappe.cli.localfleet import LocalFleet
 from chappe.errors import SnapshotError
 from chappe.publisher import AsyncPublisher
 from chappe.subscriber import AsyncSubscriber
-from tests.integration.fleet_tools import assert_same_bytes, chappe, relays, run_cli
+from tests.integration.fleet_tools import assert_same_bytes, chappe, mute_relays, run_cli
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalFleet]:
-    async with LocalFleet(tmp_path_factory.mktemp("fleet"), relays(2)) as running:
+    async with LocalFleet(tmp_path_factory.mktemp("fleet"), mute_relays(2)) as running:
         yield running
 
 

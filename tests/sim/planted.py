@@ -95,7 +95,7 @@ def _lapsed_keep_their_places(patch: pytest.MonkeyPatch) -> None:
 
 
 def _order_dropped(patch: pytest.MonkeyPatch) -> None:
-    def take(self: Upstream, order: Any) -> list[Any]:
+    def take(self: Upstream, order: Any, now: float) -> list[Any]:
         self.order = replace(self.order, epoch=order.epoch)
         return []
 
@@ -148,7 +148,7 @@ BUGS = [
     Bug("stale-generation-accepted", _older_process_taken, ("kill", "ghost", "ghost"), "went back from generation"),
     Bug("outranked-token-accepted", _set(EdgeGuard, "_check_epoch", _nothing), ("blackhole", "pause"), "it knew of"),
     Bug("fallback-evicts-live-child", _set(EdgeGuard, "_check_present", _nothing), ("blackhole",), "gave up a child"),
-    Bug("dropped-range-forgotten", _dropped_range_forgotten, ("rot", "corrupt"), "does not end|without a parent"),
+    Bug("dropped-range-forgotten", _dropped_range_forgotten, ("rot", "corrupt"), "does not end|without a parent", 29),
     Bug("lapsed-worker-kept-as-parent", _lapsed_keep_their_places, ("pause", "partition"), "is gone and has a place"),
     Bug("lease-ignored", _set(Membership, "_lapse", _nothing), ("pause", "partition"), "of silence"),
     Bug("root-not-compared", _set(storing, "root_of", lambda copy: copy.object.root), ("forge",), "false bytes"),
@@ -170,7 +170,7 @@ BUGS = [
         _said_before_welcome_is_lost,
         ("reset",),
         "does not end",
-        first=76,
+        first=206,
         most=30,
         latency_s=0.05,
     ),

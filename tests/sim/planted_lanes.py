@@ -117,7 +117,7 @@ LANE_BUGS = [
         "is gone and has a place",
         first=472,
     ),
-    Bug("failed-delta-not-told", _applied_without_a_base, ("base", "wrongdelta"), "does not end"),
+    Bug("failed-delta-not-told", _applied_without_a_base, ("base", "wrongdelta"), "does not end", 1),
     Bug("delta-lands-as-itself", _delta_lands_as_itself, ("joins",), "landed a delta"),
     Bug("installed-not-kept", _installed_is_not_kept, LANES_MIXED, "has given up version", first=478),
     Bug("member-goes-elsewhere", _member_goes_elsewhere, ("absent", "joins"), "has not proven", first=5),

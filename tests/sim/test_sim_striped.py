@@ -43,8 +43,8 @@ def play(seeds: range) -> Counter[str]:
     return seen
 
 
-@pytest.mark.parametrize("block", range(6))
-def test_30_seeds(block: int) -> None:
+@pytest.mark.parametrize("block", range(3))
+def test_15_seeds(block: int) -> None:
     seen = play(range(block * BLOCK, (block + 1) * BLOCK))
     assert seen["stripes"] >= BLOCK // 3
     assert len(seen) >= 5
@@ -74,7 +74,10 @@ def test_every_kind_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         if seed >= 2 and seen[kind] and seen["stripes"]:
             break
         rng = Random(f"{kind} {seed}")
-        run = Run(striped(seed, rng, kinds), rng)
+        scenario = striped(seed, rng, kinds)
+        if kind == "poison":  # finds nobody to harm mostly
+            scenario = replace(scenario, faults_most=40)
+        run = Run(scenario, rng)
         result = run.play()
         assert result.ok, "\n".join([*result.trail, f"{kind} {seed}", *result.broken])
         seen.update(result.faults)
