@@ -31,6 +31,7 @@ from lane_rig import BASE, DELTA, DELTA_CHUNKS, FULL, FULL_CHUNKS, OLD, ROOT, SN
 from chappe.core import effects as fx
 from chappe.core import events as ev
 from chappe.core.events import Holding, ObjectState, Payload
+from chappe.core.laying import NOBODY
 from chappe.core.publication import Phase, Publication
 from chappe.core.status import publication_view
 
@@ -42,6 +43,7 @@ def test_all_prove_the_base() -> None:
     assert of(rig.publish(), fx.PublishAccepted) == [fx.PublishAccepted(1, 2, 131072, base_roots=(OLD,))]
     rig.offer_full()
     assert rig.places() == ("", "")
+    assert rig.main.grounds.why == NOBODY
     assert rig.targets("a") == set()
     rig.announce()
     rig.offer_delta()
@@ -59,6 +61,8 @@ def test_all_prove_the_base() -> None:
     assert [(p.kind, p.targeted, p.changed_elements) for p in view.payloads] == [("delta", 3, 5)]
     assert sorted(name for chain in view.chains for name in chain.names) == ["a", "b", "c"]
     assert view.floor_s is not None
+    rig.do(ev.SourceFailed("o", 1, FULL, "it lets its copy go"))
+    assert [log.event for log in of(rig.effects, fx.Log)] == ["source_left"]  # as after every version: no failure
 
 
 def test_each_kind_has_its_own_chains() -> None:

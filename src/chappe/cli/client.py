@@ -80,4 +80,6 @@ def explain(error: grpc.aio.AioRpcError, address: Address) -> ChappeError:
         return RefusedError(details)
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return UsageError(details)
+    if code in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL):
+        return CoordinatorUnavailableError(f"what answers at {address} is no coordinator, or in trouble: {details}")
     return PublicationError(details)

@@ -45,7 +45,8 @@ class Ending:
                 self.end(main, Phase.FAILED, f"payload delta: {event.reason}; publish with payload auto")
         if publication is None or publication.phase in ENDED:
             return
-        self._context.log("source_failed", event.reason, version=publication.version)
+        what = "source_left" if publication.phase is Phase.CLOSED else "source_failed"  # then nobody misses it
+        self._context.log(what, event.reason, version=publication.version)
         publication.source_failed = publication.origin_out = True
         self._context.touch_all(publication)
         if publication.burned:

@@ -15,6 +15,7 @@ from chappe.planning.topology import Link, Plan, broadcast_floor, plan_chains, p
 from chappe.units import format_rate
 
 NAMED_MAX = 3
+NOBODY = "nobody gets it in full"
 AUTO_BYTES_PER_S_MAX = 125e6
 """Faster, hosts are the limit, not links: nobody takes stripes for that who has not asked for them."""
 
@@ -57,7 +58,8 @@ class Laying:
         else:
             striped.lay_plain(publication)
             plan = self._plan(publication, links)
-            why = "; ".join(filter(None, (judged.why, plan.why)))
+            in_lanes = not links and any(member.via for member in publication.members.values())
+            why = NOBODY if in_lanes else "; ".join(filter(None, (judged.why, plan.why)))
             chains, streams, rate = [Chain(0, slot) for slot in range(plan.chains)], plan.chains, None
             for placement in plan.placements:
                 member = publication.members[placement.worker_id]
