@@ -284,6 +284,10 @@ async def test_what_is_no_snapshot_is_refused_by_publish_itself(publisher: Async
     broken.write_bytes(b"not it")
     with pytest.raises(SafetensorsError, match="broken"):
         await publisher.publish(broken)
+    write_model(tmp_path / "model" / "m.safetensors")
+    (tmp_path / "model" / "ca-key.pem").write_text("-----BEGIN PRIVATE KEY-----")
+    with pytest.raises(SnapshotError, match=r"ca-key\.pem is not published"):
+        await publisher.publish(tmp_path / "model")
     with pytest.raises(SnapshotError, match="'c'"):
         await publisher.publish({"c": np.zeros(3, dtype=np.complex128)})
     assert spools(tmp_path) == []

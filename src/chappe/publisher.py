@@ -25,8 +25,9 @@ from chappe.origin.choosing import close_spool
 from chappe.origin.job import PublishJob
 from chappe.origin.opened import OpenOrigin
 from chappe.origin.options import OnWanted, Source, Tensors, request_of
+from chappe.origin.private import scan_to_publish
 from chappe.origin.rollback import Past
-from chappe.origin.scan import Snapshot, scan
+from chappe.origin.scan import Snapshot
 from chappe.origin.spool import SpooledSnapshot, spool_tensors
 from chappe.publication import AsyncPublication, Publication, PublicationWanted
 
@@ -86,7 +87,8 @@ class AsyncPublisher(OpenOrigin):
         `t_train_s` tells the coordinator what a training step takes now; without it that is measured from the times
         between publications, with whatever the learner waited in them.
 
-        Raises SnapshotError for what is not a snapshot, UsageError. Everything later comes out of the publication.
+        Raises SnapshotError for what is not a snapshot or has a private key in it, UsageError. Everything later comes
+        out of the publication.
         """
         started_s = boot_now()
         node = self._opened()
@@ -145,7 +147,7 @@ class AsyncPublisher(OpenOrigin):
     async def _take(self, source: Source | Past) -> tuple[Snapshot, SpooledSnapshot | None]:
         loop = asyncio.get_running_loop()
         if not isinstance(source, Mapping | Past):
-            return await loop.run_in_executor(None, scan, Path(source)), None
+            return await loop.run_in_executor(None, scan_to_publish, Path(source)), None
         for job in list(self._jobs):
             if job.spool is not None and job.publication.done:  # or there would be two copies
                 job.take_back("the publisher let its copy go, to take the next one")

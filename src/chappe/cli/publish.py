@@ -120,8 +120,8 @@ def publish(
     Parameters
     ----------
     path
-        One .safetensors file, or a model directory with its sidecar files. It must not change meanwhile. Not given with
-        --rollback-to.
+        One .safetensors file, or a model directory with its sidecar files: all of it but names that begin with a dot;
+        a private key in it is refused. It must not change meanwhile. Not given with --rollback-to.
     json
         Print the result as one JSON object on stdout; everything else goes to stderr.
     """
