@@ -18,6 +18,8 @@ from pathlib import Path
 from chappe.hop.malloc import raise_thresholds
 
 RATE = "1gbit"
+STALL_TIMEOUT = "20s"
+"""Of relays with links of their own, which are slow; all of them share an event loop."""
 
 
 async def host(
@@ -49,7 +51,8 @@ def links(number: int, uplinks: str, downlink: str) -> dict[str, str]:
         return {"uplink": RATE, "downlink": RATE}
     rates = uplinks.split(",")
     uplink = rates[number % len(rates)]
-    return {"uplink": uplink, "limit_uplink": uplink, "downlink": downlink, "limit_downlink": downlink}
+    limits = {"limit_uplink": uplink, "limit_downlink": downlink}
+    return {"uplink": uplink, "downlink": downlink, "stall_timeout": STALL_TIMEOUT, **limits}
 
 
 def main() -> None:

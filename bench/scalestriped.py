@@ -3,7 +3,8 @@
 Real relays in few processes, each limited to a link of its own, a real publisher in this one: K parents and up to K
 children for every relay. Counted is what all of them hold at once, at its most while the broadcast runs, over what they
 held before it; and the CPU that they take. Links are slow enough for the machine, and the payload long enough to be
-worth stripes.
+worth stripes. So many relays that begin at once share an event loop here, and each has one of its own elsewhere: leases
+and stall timeouts are longer than usual, so that one is not lost because of the others.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ UPLINKS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 ORIGIN_TIMES = 10
 """The publisher's uplink is so many relays' links."""
 JOIN_TIMEOUT_S = 300.0
+LEASE = "60s"
 SAMPLE_S = 1.0
 _KB = 1024
 
@@ -144,7 +146,7 @@ async def striped_run(
     directory: Path, relays: int, processes: int, payload_bytes: int, rate_bytes_per_s: float, topology: str
 ) -> StripedRun:
     """Every copy is compared by its relay with the announced root. Raises FleetError when one is missing."""
-    fleet = LocalFleet(directory, ())
+    fleet = LocalFleet(directory, (), coordinator_flags=("--lease", LEASE))
     hosts: list[Process] = []
     async with fleet:
         try:
