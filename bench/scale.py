@@ -29,7 +29,7 @@ from rich.table import Table
 from bench import scratch
 from bench.hop import cpu_s, make_sparse_snapshot, rss_max_bytes
 from bench.results import RESULTS, write_results
-from bench.scalestriped import StripedRun, show_striped, striped_run
+from bench.scalestriped import StripedRun, draw_striped, show_striped, striped_run
 from bench.standins import RATE_BYTES_PER_S
 from chappe.cli.localfleet import LocalFleet
 from chappe.cli.process import FleetError, Process
@@ -116,7 +116,7 @@ def scale(*, settings: Annotated[ScaleSettings, Flat] = _DEFAULTS) -> int:
         runs = asyncio.run(_striped(settings))
         show_striped(runs)
         parameters = settings.model_dump(mode="json", include=kept)
-        write_results(output, "scale-striped", parameters, [asdict(run) for run in runs])
+        write_results(output, "scale", parameters, [asdict(run) for run in runs])
         return 0
     relays, joins = asyncio.run(_measure(settings))
     show(relays, joins)
@@ -277,6 +277,8 @@ def draw(results: dict[str, Any]) -> Any:
     """How long each lost relay's child waited, and what the coordinator took. Returns a matplotlib Figure."""
     from matplotlib.figure import Figure
 
+    if results["parameters"].get("topology") == "striped":
+        return draw_striped(results["runs"])
     joins = [run for run in results["runs"] if run["what"] == "joins"]
     decisions = sorted(1e3 * seconds for run in joins for seconds in run["decisions_s"])
     figure = Figure(figsize=(9, 3.8), layout="constrained")

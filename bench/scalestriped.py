@@ -229,6 +229,21 @@ def show_striped(runs: Sequence[StripedRun]) -> None:
     Console(highlight=False, width=140).print(table)
 
 
+def draw_striped(runs: Sequence[Mapping[str, Any]]) -> Any:
+    """What a relay takes, in stripes and in plain chains. Returns a matplotlib Figure."""
+    from matplotlib.figure import Figure
+
+    panels = {"relay_threads": 1.0, "relay_descriptors": 1.0, "relay_rss_bytes": 1e6, "relay_cpu_s": 1.0}
+    names = dict(zip(panels, ("threads", "descriptors", "MB", "CPU s"), strict=True))
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    for panel, (key, unit) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+        bars = panel.bar([run["topology"] for run in runs], [run[key] / unit for run in runs])
+        panel.bar_label(bars, fmt="%.3g", fontsize=8)
+        panel.set_title(f"{names[key]} a relay", fontsize=9)
+        panel.margins(y=0.15)
+    return figure
+
+
 def _shown(name: str, value: Any) -> str:
     if isinstance(value, str):
         return value

@@ -182,8 +182,11 @@ def _loop(report: Report) -> list[Table]:
     return found
 
 
-def _scale_striped(report: Report) -> list[Table]:
+def _scale(report: Report) -> list[Table]:
+    """Of relays with links of their own: what each takes at its most over what it took idle."""
     runs = report["runs"]
+    if report["parameters"].get("topology") != "striped":
+        return _other(report)
     cells = [[_heading(key), *(_plain(run[key], key) for run in runs)] for key in runs[0] if key != "topology"]
     return [Table(["", *(run["topology"] for run in runs)], cells)]
 
@@ -267,13 +270,7 @@ SECTIONS: dict[str, Section] = {
         "Origin, relay, relay on loopback, no shaped links. Bare sockets hash and store the same bytes.",
         _hop,
     ),
-    "scale": Section("Scale", "Many relays, few processes, the real services.", _other),
-    "scale-striped": Section(
-        "Scale, striped",
-        "Hundreds of real relays with unequal links in few processes: what each takes at its most over what it took"
-        " idle, in stripes and in plain chains.",
-        _scale_striped,
-    ),
+    "scale": Section("Scale", "Many relays, few processes, the real services.", _scale),
     "layout": Section("Layouts", "Planned chains over the best possible ones, and over the physical bound.", _layout),
     "striping": Section(
         "Stripes, calculated",

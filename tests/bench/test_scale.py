@@ -68,6 +68,13 @@ async def test_what_a_process_holds_is_told_over_what_it_held(monkeypatch: pytes
     assert Held.by(pid).rss_bytes > 1 << 20
 
 
+def test_the_picture_of_stripes_shows_both_topologies() -> None:
+    row = {"relay_threads": 18.4, "relay_descriptors": 36.4, "relay_rss_bytes": 2.4e6, "relay_cpu_s": 0.6}
+    runs = [{"topology": topology, **row} for topology in ("striped", "chains")]
+    figure = draw({"parameters": {"topology": "striped"}, "runs": runs})
+    assert [len(panel.patches) for panel in figure.axes] == [2, 2, 2, 2]
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_small_striped_run(short_directory: Path, tmp_path: Path) -> None:
