@@ -230,8 +230,8 @@ class Relay:
                 self._objects.attempt(lambda: self._objects.retain(objects, versions), "retention")
             case WakeAt(time_s):
                 self._wake_at(time_s)
-            case Log(event, reason, fields):
-                log.info(event.replace(" ", "_"), reason=reason, **fields)
+            case Log(event, reason, fields, warning):
+                (log.warning if warning else log.info)(event.replace(" ", "_"), reason=reason, **fields)
             case Count(name, labels):
                 self.metrics.count(name, labels)
             case Stop():

@@ -67,6 +67,20 @@ def test_a_large_fleet_is_summed_up() -> None:
     assert lines[0].endswith("held: least 25%, median 25%, most 25%")
 
 
+def test_who_has_no_room_is_said_at_once() -> None:
+    lines: list[str] = []
+    view = LineView("chains", lines.append, lambda: 0.0)
+    view.show(publication(), relays())
+    status = relays()
+    status[0].state, status[0].reason = "disk_full", "22 MB short"
+    view.show(publication(), status)
+    assert lines[0].endswith("held: w0 25% w1 25%")
+    assert lines[1].endswith("held: w0 25% w1 25%; no room on w1: 22 MB short")
+    out = io.StringIO()
+    Console(file=out, width=200, force_terminal=False).print(BarView(Console(), "x").render(publication(), status))
+    assert out.getvalue().count("no room on w1: 22 MB short") == 1
+
+
 def test_bars_show_every_relay_with_its_place_and_state() -> None:
     out = io.StringIO()
     console = Console(file=out, width=200, force_terminal=False)

@@ -55,6 +55,19 @@ def test_a_publication_on_its_way() -> None:
     assert ant.reason == "rank 2 of 2 by hop rate 8 Mbit/s (assumed)"
 
 
+def test_a_relay_without_room_says_how_much_it_lacks() -> None:
+    machine = fleet()
+    machine.handle(ev.PublishRequested(1, "o", "obj", 7, 1.0, ev.Topology.CHAINS, 0, 100, 2.0), 10.0)
+    machine.handle(ev.Offered("o", 9, "obj", 7, "full", 8_000_000, 8_000_000, 8), 11.0)
+    short = ev.Holding("obj", ev.ObjectState.DISK_FULL, reason="3 MB short")
+    machine.handle(ev.HoldingChanged("a", 2, short), 20.0)
+    ant, bee = status_view(machine.state, CONFIG, 30.0).relays
+    assert (ant.state, ant.reason) == (RelayState.DISK_FULL, "3 MB short")
+    assert bee.reason.startswith("rank 1")
+    machine.handle(ev.HoldingChanged("a", 2, ev.Holding("obj", ev.ObjectState.RECEIVING, chunks=((0, 2),))), 40.0)
+    assert status_view(machine.state, CONFIG, 41.0).relays[0].reason.startswith("rank 2")
+
+
 def test_what_carries_each_hop_is_what_its_child_says() -> None:
     machine = fleet()
     machine.handle(ev.PublishRequested(1, "o", "obj", 7, 1.0, ev.Topology.CHAINS, 0, 100, 2.0), 10.0)

@@ -19,6 +19,7 @@ from relay_rig import (
     target,
 )
 
+from chappe.core.effects import Log
 from chappe.core.events import Holding, ObjectState
 from chappe.core.installing import InstallMode
 from chappe.core.relay_events import (
@@ -26,6 +27,7 @@ from chappe.core.relay_events import (
     CloseFetch,
     Connected,
     DropObject,
+    FetchEnded,
     Install,
     InstallEnded,
     Land,
@@ -60,6 +62,18 @@ def test_d1_a_full_disk_is_said_tried_again_and_goes_on_by_itself() -> None:
     assert rig.machine.holdings()[0].state is ObjectState.DISK_FULL
     assert states(rig.do(Progress(A, (), 8))) == [ObjectState.RECEIVING]
     assert rig.machine.holdings()[0].reason == ""
+
+
+def test_a_fault_is_a_warning_once_for_each_cause_and_then_once_a_minute() -> None:
+    rig = fetching()
+    said = []
+    for number in range(70):
+        fault = LocalFault.STORE if number == 5 else LocalFault.DISK_FULL
+        event = FetchEnded(rig.fetch().fetch, fault, f"{number} MB short")
+        said += [(number, log.reason, log.warning) for log in of(rig.do(event), Log) if log.event == "store fault"]
+        assert rig.machine.holdings()[0].reason == f"{number} MB short"  # what is shown is what is so now
+        assert of(rig.do(Tick(), after=10.0 if number == 5 else 2.0), OpenFetch)
+    assert said == [(0, "disk_full", True), (5, "store", True), (26, "disk_full", True), (56, "disk_full", True)]
 
 
 def test_d2_a_full_disk_while_landing_is_tried_again() -> None:

@@ -284,9 +284,25 @@ def test_a_snapshot_larger_than_the_disk_takes_nothing(store: Store, disk: Fault
     header = pb.Header.FromString(make_model().header)
     header.files[1].size_bytes = 1 << 49
     header.payload_bytes = header.snapshot_bytes = sum(f.size_bytes for f in header.files)
-    with pytest.raises(DiskFullError):
+    with pytest.raises(DiskFullError, match=r"no room for object .*: 5\d\d TB short \(5\d\d TB needed, .* free in /"):
         store.create(header.object_id).put_header(header.SerializeToString())
     assert "create" not in disk.operations
+
+
+def test_a_disk_that_fills_on_the_way_says_what_is_missing(
+    store: Store, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model()
+    held = receive(store, model, range(4))
+    assert held.manifest is not None
+    missing = (held.manifest.chunks_total - 4) * held.manifest.chunk_bytes
+    monkeypatch.setattr("chappe.hop.disk.free_bytes", lambda path: missing - 5000)
+    disk.fail(["pwrite"])
+    with pytest.raises(DiskFullError, match=r"no room for chunks of .*: 5 kB short .* Free some space"):
+        held.put_chunks(model.chunks([4, 5]))
+    monkeypatch.setattr("chappe.hop.disk.free_bytes", lambda path: missing)  # not what the device says: nobody can see
+    with pytest.raises(DiskFullError, match="No space left on device"):
+        held.put_chunks(model.chunks([4, 5]))
 
 
 @pytest.mark.parametrize(("code", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, StoreError)])

@@ -107,7 +107,7 @@ async def test_a_full_disk_is_said_and_survived(tmp_path: Path, small_disk: Path
         publication = await publisher.publish(second, version=2, chains=1)
         await fleet.wait_status(
             lambda s: (
-                {r.name: r.state for r in s.relays}["w2"] == "disk_full"
+                {r.name: (r.state, " short (" in r.reason) for r in s.relays}["w2"] == ("disk_full", True)
                 and sum(r.installed == 2 for r in s.relays) == 2
             )
         )

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chappe.clock import boot_now
+from chappe.core.views import RelayState
 from chappe.units import format_duration, format_size
 from chappe.v1 import coordinator_pb2 as pb
 
@@ -75,6 +76,11 @@ def _payloads(publication: pb.PublicationStatus) -> str:
     )
 
 
+def no_room(relays: Sequence[pb.RelayStatus]) -> list[str]:
+    """What holds everybody up who waits for these: each with how much it lacks."""
+    return [f"no room on {r.name}: {r.reason}" for r in relays if r.state == RelayState.DISK_FULL]
+
+
 class LineView:
     """A line when the counts change, and at most one a second while bytes move."""
 
@@ -85,7 +91,7 @@ class LineView:
         now: Callable[[], float] = boot_now,
     ) -> None:
         self._title, self._write, self._now = title, write, now
-        self._last_counts: tuple[float, float, float, str] | None = None
+        self._last_counts: tuple[float, float, float, str, tuple[str, ...]] | None = None
         self._last_s = float("-inf")
 
     def __enter__(self) -> Self:
@@ -98,11 +104,13 @@ class LineView:
 
     def show(self, publication: pb.PublicationStatus, relays: Sequence[pb.RelayStatus]) -> None:
         fractions = publication.fractions
-        counts = (fractions.received, fractions.verified, fractions.installed, publication.state)
+        full = tuple(r.name for r in relays if r.state == RelayState.DISK_FULL)
+        counts = (fractions.received, fractions.verified, fractions.installed, publication.state, full)
         if counts == self._last_counts and self._now() < self._last_s + LINE_INTERVAL_S:
             return
         self._last_counts, self._last_s = counts, self._now()
-        self._write(f"{self._title}: {summary(publication)}{self._bytes_held(relays)}")
+        short = "".join(f"; {line}" for line in no_room(relays))
+        self._write(f"{self._title}: {summary(publication)}{self._bytes_held(relays)}{short}")
 
     @staticmethod
     def _bytes_held(relays: Sequence[pb.RelayStatus]) -> str:
@@ -143,7 +151,7 @@ class BarView:
             rows.add_row("", f"and {len(placed) - RELAYS_SHOWN_MAX} more")
         whole = Table.grid(padding=(0, 2))
         whole.add_row("installed", ProgressBar(1.0, publication.installed_fraction, width=40), summary(publication))
-        return Group(Text(self._title, style="bold"), rows, whole)
+        return Group(Text(self._title, style="bold"), rows, whole, *(Text(s, style="yellow") for s in no_room(relays)))
 
     @staticmethod
     def _row(relay: pb.RelayStatus, version: int) -> tuple[RenderableType, ...]:

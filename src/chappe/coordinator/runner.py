@@ -145,8 +145,8 @@ class Runner:
                     entry.epoch_reserved = reserved
                 case fx.WakeAt(time_s):
                     self._wake_at(time_s)
-                case fx.Log(name, reason, fields):
-                    log.info(name, reason=reason, **fields)
+                case fx.Log(name, reason, fields, warning):
+                    (log.warning if warning else log.info)(name, reason=reason, **fields)
                 case fx.Count():
                     self._count(effect)
                 case _:

@@ -233,11 +233,12 @@ class PersistEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One structured line for a decision, `event` with its fields."""
+    """One structured line for a decision, `event` with its fields. `warning`: somebody should do something."""
 
     event: str
     reason: str
     fields: dict[str, str | int | float | list[str]] = field(default_factory=dict)
+    warning: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from chappe.core.effects import Target
@@ -13,6 +14,10 @@ from chappe.core.stripemap import StripeMap
 DOUBTS_OF_TWO, DOUBTS_OF_ONE = 2, 4
 """How many sources must have sent a chunk that does not match its page, or how often the only one, until it is the page
 that is not believed: pages come from a parent too, and one that is wrong would accuse every honest source for ever."""
+
+
+FAULT_SAID_AGAIN_S = 60.0
+"""A fault is tried again every few seconds, and may last for hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ class Held:
     part: str = ""  # of a delta that failed: the object of which the store keeps what came out right
     doubted: int | None = None  # a chunk that did not match its page, and who sent it since
     doubters: list[str] = field(default_factory=list)
+    said: dict[str, float] = field(default_factory=dict)  # when each cause was logged last
 
     @classmethod
     def restored(cls, r: Restored) -> Held:
@@ -107,8 +113,13 @@ class Held:
             self.reason = "some of the landed copy has rotted and is fetched again"
         return True
 
-    def on_fault(self, waiting: Waiting) -> None:
+    def on_fault(self, waiting: Waiting, cause: str, now: float) -> bool:
+        """True: this cause is news, or was said long ago. What the waiting says may differ with each try."""
         self.waiting = waiting
+        if now < self.said.get(cause, -math.inf) + FAULT_SAID_AGAIN_S:
+            return False
+        self.said[cause] = now
+        return True
 
     def on_landing(self, target: Target) -> None:
         self.landing = True

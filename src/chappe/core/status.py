@@ -137,11 +137,14 @@ def relay_view(
     link = link_of(worker, config.assumed_bytes_per_s, now)
     up, down = (figure(worker, config.assumed_bytes_per_s, now) for figure in (uplink, downlink))
     target = _target(state, worker)
+    shown = relay_state(worker, target)
     parent, chain, position, reason, progress, transport = "", -1, -1, "", 0.0, ""
     if target is not None:
         member = target.members[worker.worker_id]
-        reason = member.failed or member.why
-        held = chunks_held(worker.holdings.get(target.object_id), target.chunks_total)
+        holding = worker.holdings.get(target.object_id)
+        no_room = holding.reason if holding is not None and shown is RelayState.DISK_FULL else ""
+        reason = no_room or member.failed or member.why
+        held = chunks_held(holding, target.chunks_total)
         progress = 1.0 if member.level or not target.chunks_total else held / target.chunks_total
         for place in target.layout.places(worker.worker_id)[:1]:
             chain, position = place.chain.slot, place.position
@@ -154,7 +157,7 @@ def relay_view(
         reason = why_placed(link, rank_of, of)
     return RelayView(
         name=worker.name,
-        state=relay_state(worker, target).value,
+        state=shown.value,
         parent=parent,
         chain=chain,
         position=position,

@@ -342,13 +342,15 @@ class Transfer:
     def _on_fault(self, held: Held, fault: LocalFault, detail: str, now: float) -> list[RelayEffect]:
         full = fault is LocalFault.DISK_FULL
         wait_s = self.config.disk_full_retry_s if full else self.config.store_fault_retry_s
-        held.on_fault(Waiting(ObjectState.DISK_FULL if full else ObjectState.FAILED, detail, now + wait_s))
+        waiting = Waiting(ObjectState.DISK_FULL if full else ObjectState.FAILED, detail, now + wait_s)
         effects: list[RelayEffect] = []
+        if held.on_fault(waiting, fault.value, now):
+            about = Log("store fault", fault.value, {"object_id": held.object_id, "detail": detail}, warning=True)
+            effects.append(about)
         if fault is LocalFault.DAMAGED:
             held.on_reset()
             effects.append(ResetObject(held.object_id))
-        log = Log("store fault", fault.value, {"object_id": held.object_id, "detail": detail})
-        return [*effects, ReportHolding(held.holding()), log]
+        return [*effects, ReportHolding(held.holding())]
 
     # ---- landing and installing ------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ memory is some blocks a thread. Knows nothing of versions or of what is wanted; 
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from chappe.core.manifest import LEAF_BYTES, Manifest, file_digest, snapshot_roo
 from chappe.errors import CodecError, DeltaError, ManifestError, UnsafePathError
 from chappe.hop.ahead import Arriving, Base, Made
 from chappe.hop.background import Background
-from chappe.hop.disk import Disk, free_bytes
+from chappe.hop.disk import Disk, no_room
 from chappe.hop.filecache import FileCache
 from chappe.hop.kept import KeptManifest
 from chappe.hop.layout import ObjectLayout
@@ -84,9 +83,9 @@ def _apply(disk: Disk, work: ObjectLayout, arriving: Arriving, read: ReadAt, bas
     plan = DeltaPlan.between(have, SnapshotTable.build(target.files, target.tensors))
     files = TargetFiles(disk, work, target, base, plan, arriving)
     there = files.clear()
-    free = free_bytes(work.root)
-    if target.payload_bytes - there > free:  # asked first, so as not to fill the disk only to see that it does not fit
-        raise OSError(errno.ENOSPC, f"only {free} bytes are free")
+    short = no_room(work.root, target.payload_bytes - there)
+    if short is not None:  # asked first, so as not to fill the disk only to see that it does not fit
+        raise short
     blocks = BlockStream(plan, target.algorithm, envelope)
     with _Applier(disk, work, target, base, plan) as applier:
         applier.run(blocks, files, threads or min(os.cpu_count() or 1, THREADS_MAX), arriving.urgent)

@@ -17,6 +17,7 @@ from typing import Any
 from chappe.errors import DiskFullError, StoreError
 from chappe.hop import filesystem
 from chappe.hop.allocate import allocate
+from chappe.units import format_size
 
 SYNC_THREADS_MAX = 8
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -31,6 +32,20 @@ def store_error(error: OSError, what: str) -> StoreError:
             f"no room for {what}: {error.strerror}. Free some space, the transfer then goes on by itself"
         )
     return StoreError(f"{what}: {error}")
+
+
+def no_room(path: Path, needed_bytes: int) -> OSError | None:
+    """What to raise where so many bytes are to be written below `path`, and are not free. None: they are."""
+    free = free_bytes(path)
+    if needed_bytes <= free:
+        return None
+    short, needed = format_size(needed_bytes - free), format_size(needed_bytes)
+    return OSError(errno.ENOSPC, f"{short} short ({needed} needed, {format_size(free)} free in {path})")
+
+
+def with_shortage(error: OSError, path: Path, needed_bytes: int) -> OSError:
+    """The same error, saying how much is missing where it is for want of room and that can be seen."""
+    return (no_room(path, needed_bytes) if error.errno == errno.ENOSPC else None) or error
 
 
 class Disk:

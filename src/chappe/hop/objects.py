@@ -25,7 +25,7 @@ from chappe.core.manifest import ChunkPlace, Manifest, ObjectKind
 from chappe.core.ranges import Range, RangeSet
 from chappe.errors import ChappeError, ChunkMismatchError, ManifestError, StoreCorruptError, StoreError
 from chappe.hop import hashing
-from chappe.hop.disk import Disk, store_error
+from chappe.hop.disk import Disk, store_error, with_shortage
 from chappe.hop.filecache import FileCache
 from chappe.hop.journal import Journal
 from chappe.hop.judging import Judged, judge
@@ -264,7 +264,9 @@ class StoredObject:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._disk.remove_tree(self._own.files)  # gives back the room
-            raise store_error(error, f"object {self.object_id} of {manifest.payload_bytes} bytes") from error
+            needed = 0 if manifest.open_end else manifest.payload_bytes
+            short = with_shortage(error, self._own.root.parent, needed)
+            raise store_error(short, f"object {self.object_id} of {manifest.payload_bytes} bytes") from error
         self._begin(manifest, self._own.files, None)
         self.signal.fire()
 
@@ -295,7 +297,9 @@ class StoredObject:
             for chunk, data in chunks:
                 stored += self._put_chunk(manifest, chunk, data, lent)
         except OSError as error:
-            raise store_error(error, f"chunks of object {self.object_id}") from error
+            lacking = 0 if manifest.open_end else manifest.chunks_total - self.ledger.arrived
+            short = with_shortage(error, self._own.root.parent, lacking * manifest.chunk_bytes)
+            raise store_error(short, f"chunks of object {self.object_id}") from error
         finally:
             if stored:
                 self.signal.fire(soon=not self.ledger.complete)
