@@ -116,6 +116,37 @@ def test_wrong_usage_is_exit_code_2_and_names_the_flag(
     assert printed.out == ""
 
 
+class Demanding(Settings):
+    store: Path
+    """A setting without a default."""
+    rate: Rate | None = None
+    """A rate."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--stor", "x"], "job serve: Unknown option: --stor. Did you mean --store?"),
+        (["--stor=x", "--rate", "12"], "job serve: Unknown option: --stor. Did you mean --store?"),
+        (["--rate", "12", "--stor"], "job serve: Unknown option: --stor. Did you mean --store?"),
+        (["--zzz", "1", "--rate"], "job serve: Unknown option: --zzz (see"),
+        (["--store", "x", "--rate", "12"], "job: --rate: '12' is not a rate"),
+        (["--rate", "1mbit"], "job serve: --store: Field required"),
+    ],
+)
+def test_an_option_that_nobody_knows_is_named_before_what_is_missing(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = make_app("job", "A job.")
+
+    @app.command
+    def serve(*, settings: Annotated[Demanding, Flat]) -> None:
+        raise AssertionError(settings)
+
+    assert run_app(app, ["serve", *arguments], env_prefix="TESTD_") == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
 @pytest.mark.parametrize("text", ["rate = \n", 'ratee = "1MB"\n', "rate = 5\n"])
 def test_a_bad_file_is_exit_code_2(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "c.toml"

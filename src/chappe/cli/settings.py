@@ -189,12 +189,13 @@ def _run(app: cyclopts.App, rest: list[str], env_prefix: str) -> int:
             sources.append(_TomlFile(config, must_exist=True))
         app.config = tuple(sources)
         result = app(rest, exit_on_error=False, print_error=False, verbose=False, result_action="return_value")
-    except cyclopts.CycloptsError as error:
-        where = " ".join([app.name[0], *(error.command_chain or ())])
-        print(f"{where}: {_explain(error)} (see {where} --help)", file=sys.stderr)
-        return EXIT_USAGE
-    except UsageError as error:
-        print(f"{app.name[0]}: {error}", file=sys.stderr)
+    except (cyclopts.CycloptsError, UsageError) as error:
+        told = _unknown_option(app, rest) or error
+        if not isinstance(told, cyclopts.CycloptsError):
+            print(f"{app.name[0]}: {told}", file=sys.stderr)
+            return EXIT_USAGE
+        where = " ".join([app.name[0], *(told.command_chain or ())])
+        print(f"{where}: {_explain(told)} (see {where} --help)", file=sys.stderr)
         return EXIT_USAGE
     except ChappeError as error:
         print(f"{app.name[0]}: {error}", file=sys.stderr)
@@ -202,6 +203,30 @@ def _run(app: cyclopts.App, rest: list[str], env_prefix: str) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return result if isinstance(result, int) else 0
+
+
+def _unknown_option(app: cyclopts.App, arguments: list[str]) -> cyclopts.UnknownOptionError | None:
+    """The first option that the command does not have. cyclopts converts before it looks at what is left over, and
+    would tell of the setting that is missing because its name was mistyped."""
+    everybodys = {*app.version_flags, *app.help_flags}  # each of which would be taken for a command
+    chain, apps, tokens = app.parse_commands([one for one in arguments if one not in everybodys])
+    if apps[-1].default_command is None:
+        return None
+    known = apps[-1].assemble_argument_collection()
+    for argument in tokens:
+        if argument == "--":
+            break
+        flag = argument.split("=", 1)[0]
+        if not flag.startswith("--") or flag == "--config":  # which is no command's
+            continue
+        try:
+            known.match(flag)
+        except ValueError:
+            token = cyclopts.Token(keyword=flag, source="cli")
+            return cyclopts.UnknownOptionError(
+                token=token, argument_collection=known, command_chain=chain, verbose=False
+            )
+    return None
 
 
 def _check_config(app: cyclopts.App, path: Path) -> None:
