@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from chappe.cli.quiet import quiet_grpc
 from chappe.cli.settings import Flat, make_app, run_app
 from chappe.cli.settings import print_config as print_settings
 from relayd.config import RelaydSettings
@@ -47,7 +48,9 @@ def relayd(
     import uvloop
 
     from chappe.logs import configure_logging
-    from relayd.daemon import run_relayd
+
+    with quiet_grpc():  # not longer: the install hook has its own environment
+        from relayd.daemon import run_relayd
 
     configure_logging(settings.log_format, settings.log_level)
     code = uvloop.run(run_relayd(settings))

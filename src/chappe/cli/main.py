@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import cyclopts
 
+from chappe.cli.quiet import quiet_grpc
 from chappe.cli.settings import example_text, make_app, run_app
 
 HELP = "Delivers each new policy snapshot of an RL training run to a fleet of rollout hosts, down relay chains."
@@ -87,7 +88,9 @@ def build() -> cyclopts.App:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    sys.exit(run_app(build(), arguments, env_prefix="CHAPPE_"))
+    with quiet_grpc():
+        code = run_app(build(), arguments, env_prefix="CHAPPE_")
+    sys.exit(code)
 
 
 if __name__ == "__main__":
