@@ -12,7 +12,6 @@ from chappe.core.feeding import Feeding
 from chappe.core.holding import Held
 from chappe.core.lanes import Lanes
 from chappe.core.publication import Publication
-from chappe.core.supersede import Supersession
 from chappe.core.transfer import Transfer
 from chappe.sim import storing
 from chappe.sim.lanes import LANES_MIXED
@@ -83,24 +82,6 @@ def _member_goes_elsewhere(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lanes, "lane_for", lane_for)
 
 
-def _restored_lane(patch: pytest.MonkeyPatch) -> None:
-    """The bug that seed 279 found: a lane whose object was dropped everywhere is gone on with."""
-    true = Supersession.restore
-
-    def restore(self: Supersession, failed: Publication) -> None:
-        retired = [p for p in self.older(failed) if p.main and p.retired]
-        for lane in retired:
-            lane.main, lane.base_root = "", lane.base_root + lane.main
-        try:
-            true(self, failed)
-        finally:
-            for lane in retired:
-                length = len(lane.object_id)
-                lane.base_root, lane.main = lane.base_root[:-length], lane.base_root[-length:]
-
-    patch.setattr(Supersession, "restore", restore)
-
-
 def _stand_nowhere(patch: pytest.MonkeyPatch) -> None:
     """The bug that seed 469 found: whoever has landed another object feeds nobody that the publisher cannot reach."""
     patch.setattr(Feeding, "_stand_between", lambda *_: set())
@@ -121,7 +102,6 @@ LANE_BUGS = [
     Bug("delta-lands-as-itself", _delta_lands_as_itself, ("joins",), "landed a delta"),
     Bug("installed-not-kept", _installed_is_not_kept, LANES_MIXED, "has given up version", first=478),
     Bug("member-goes-elsewhere", _member_goes_elsewhere, ("absent", "joins"), "has not proven", first=5),
-    Bug("retired-lane-restored", _restored_lane, LANES_MIXED, "does not end|starves|without a parent", first=279),
     Bug(
         "withdrawn-and-waited-for", _set(Lanes, "withdrawn", _nothing), ("nodelta", "publisher"), "promised|its publis"
     ),
