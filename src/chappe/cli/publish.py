@@ -33,7 +33,9 @@ class PublishSettings(Settings):
     whose --base-store has that base take it. Adapters have a run and coordinator of their own."""
     base_cache: str | None = None
     """Folder in which the published bytes are kept (a copy of the snapshot, and the last deltas), so that the next
-    `chappe publish` can send a delta; ~/.cache/chappe/base when not given, `none` for nowhere."""
+    `chappe publish` can send a delta; ~/.cache/chappe/base when not given, `none` for nowhere. It takes up
+    to 1.25 times the snapshot's size for each run, 2.25 times while it is replaced; what nobody has used for 14 days is
+    removed when another run's is written."""
     keep_deltas: int = 16
     """How many of the last deltas are kept there, within a quarter of the snapshot's bytes: workers that are so many
     versions behind get one delta to the newest."""

@@ -15,7 +15,7 @@ from chappe.cli.settings import TlsSettings
 from chappe.coordinator.status import publication_json
 from chappe.errors import ChappeError
 from chappe.logs import configure_logging
-from chappe.origin.bases import default_cache
+from chappe.origin.basefolder import default_cache
 from chappe.origin.rollback import Past
 from chappe.publication import AsyncPublication
 from chappe.publisher import AsyncPublisher

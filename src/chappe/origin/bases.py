@@ -10,55 +10,44 @@ files that changed are no error: then there is no base, `why` says so, and full 
 are hashed again before a delta of them is offered, those of a step before it is folded, so nothing depends on what this
 folder looks like.
 
-    DIRECTORY/<run>/lock   base.json {root, versions, folder, steps}   <folder>/files...
+    DIRECTORY/<run>/base.json {root, versions, folder, steps}   <folder>/files...   (`chappe.origin.basefolder`)
                     step-.../delta, header, dropped
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
+import contextlib
 import json
 import logging
 import os
-import re
 import shutil
 import threading
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
 from chappe.core.digest import ALGORITHMS
 from chappe.errors import SnapshotError
-from chappe.origin.copying import copy_file, scan_again
+from chappe.origin.basefolder import RECORD, home_of, lock_home, prune, used
+from chappe.origin.copying import copy_proven, scan_again
 from chappe.origin.deltas import DeltaFile
-from chappe.origin.hashing import hash_snapshot
 from chappe.origin.scan import Snapshot, scan
 from chappe.origin.spool import (
-    MARGIN_BYTES,
     SpooledSnapshot,
     choose_directory,
-    free_bytes,
     make_directory,
     remove_leftovers,
 )
-from chappe.origin.steps import Base, Step, keep_step
-from chappe.units import format_size
+from chappe.origin.steps import Base, Step, keep_step, leading_to
 
 log = logging.getLogger(__name__)
 
-RECORD = "base.json"
 DELTAS_KEPT = 16
 TAIL_SHARE = 0.25
 """Of the snapshot's bytes: more than this the kept deltas do not take together."""
-_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
-
-
-def default_cache() -> Path:
-    """Where `chappe publish` keeps its base: $XDG_CACHE_HOME/chappe/base, by default ~/.cache/chappe/base."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "chappe" / "base"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +72,16 @@ class _Next:
 class Bases:
     """Of one publisher. `directory` None: a temporary one for copies of files, gone with `close`."""
 
-    def __init__(self, directory: Path | None, *, enabled: bool = True, deltas_kept: int = DELTAS_KEPT) -> None:
+    def __init__(
+        self,
+        directory: Path | None,
+        *,
+        enabled: bool = True,
+        deltas_kept: int = DELTAS_KEPT,
+        now: Callable[[], float] = time.time,  # as files are stamped
+    ) -> None:
         self.why = "nothing was published from here yet" if enabled else "no base is kept here (base_cache is off)"
-        self._enabled = enabled
+        self._enabled, self._now = enabled, now
         self._persistent = directory is not None
         self._deltas_kept = deltas_kept
         self._directory = directory
@@ -171,18 +167,16 @@ class Bases:
             remove_leftovers(where)
             self._home, self._lock = make_directory(where)
             return
-        home = self._directory / (_UNSAFE.sub("_", run) or "run")
+        home = home_of(self._directory, run)
         try:
             home.mkdir(parents=True, exist_ok=True)
-            lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = lock_home(home)
+            used(lock, self._now())
+        except BlockingIOError:
+            self._off(f"another publisher uses {home}")
+            return
         except OSError as error:
             self._off(f"{home} cannot keep a base: {error.strerror}")
-            return
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            self._off(f"another publisher uses {home}")
             return
         self._home, self._lock = home, lock
         self._base = self._load(home)
@@ -212,7 +206,7 @@ class Bases:
             self.why = f"the base kept in {home} has a root of an unknown kind"
             return None
         self._folder = folder
-        return Base(root, versions or (0,), snapshot, _leading_to(root, steps))
+        return Base(root, versions or (0,), snapshot, leading_to(root, steps))
 
     def _replace(self, after: _Next, delta: DeltaFile | None) -> None:
         in_place = after.spool is not None and not self._persistent
@@ -257,24 +251,9 @@ class Bases:
 
     def _copy(self, after: _Next) -> Path:
         assert self._home is not None
-        free = free_bytes(self._home)
-        size = after.snapshot.snapshot_bytes
-        if free < size + MARGIN_BYTES:
-            raise SnapshotError(f"{self._home} has {format_size(free)} free, not {format_size(size)} and a margin")
-        folder = self._home / uuid4().hex
-        try:
-            self._copy_into(folder, after.snapshot, after.root)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        return folder
-
-    def _copy_into(self, folder: Path, snapshot: Snapshot, root: str) -> None:
-        for file in snapshot.files:
-            copy_file(file.open(), folder / file.path, self._stopped)
-        snapshot.unchanged()
-        if hash_snapshot(scan_again(folder, snapshot), ALGORITHMS[root.partition(":")[0]]) != root:
-            raise SnapshotError("the files changed while they were copied")
+        if self._directory is not None:
+            prune(self._directory, self._home, self._now())
+        return copy_proven(self._home, after.snapshot, after.root, self._stopped)
 
     def _record(self, base: Base, folder: Path | None = None) -> None:
         """For the next process; what is kept is what is written here."""
@@ -309,16 +288,8 @@ class Bases:
             if self._home is not None:
                 shutil.rmtree(self._home, ignore_errors=True)
         if self._lock >= 0:
+            if self._persistent:
+                with contextlib.suppress(OSError):  # it then counts as unused since it was opened
+                    used(self._lock, self._now())
             os.close(self._lock)
             self._lock = -1
-
-
-def _leading_to(root: str, steps: list[Step]) -> tuple[Step, ...]:
-    """The last of them that follow one another, and end at the base."""
-    kept: list[Step] = []
-    for step in reversed(steps):
-        if step.root != root:
-            break
-        kept.insert(0, step)
-        root = step.base_root
-    return tuple(kept)

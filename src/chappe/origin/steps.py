@@ -227,3 +227,14 @@ class OpenStep:
         self.delta.add_region(successor, begin, end, difference)
         data = after(now.file, now.begin + begin, end - begin)
         return (elements_of(data, region.width) - difference).tobytes()
+
+
+def leading_to(root: str, steps: list[Step]) -> tuple[Step, ...]:
+    """The last of them that follow one another, and end at the base."""
+    kept: list[Step] = []
+    for step in reversed(steps):
+        if step.root != root:
+            break
+        kept.insert(0, step)
+        root = step.base_root
+    return tuple(kept)
