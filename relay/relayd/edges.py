@@ -123,6 +123,7 @@ class Fetches:
         self._stalls = StallRule(stall_floor_s)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._departures: dict[int, Departure] = {}
+        self._faulted: set[str] = set()  # objects that the store did not take the last time: tried again every 2 s
 
     def open(self, order: OpenFetch) -> None:
         task = asyncio.create_task(self._run(order))
@@ -142,13 +143,18 @@ class Fetches:
 
     async def _run(self, order: OpenFetch) -> None:
         peer = order.source.peer
-        log.info("fetch_opened", object_id=order.object_id, parent=peer.name, address=peer.address)
+        again = order.object_id in self._faulted
+        opened = log.debug if again else log.info
+        opened("fetch_opened", object_id=order.object_id, parent=peer.name, address=peer.address)
         try:
             ended = await self._fetch(order)
         finally:
             self._tasks.pop(order.fetch, None)
             self._departures.pop(order.fetch, None)
-        log.info(
+        faulted = isinstance(ended.reason, LocalFault)
+        (self._faulted.add if faulted else self._faulted.discard)(order.object_id)
+        told = log.debug if again and faulted else log.info
+        told(
             "fetch_ended",
             object_id=order.object_id,
             parent=peer.name,

@@ -75,10 +75,10 @@ def test_who_has_no_room_is_said_at_once() -> None:
     status[0].state, status[0].reason = "disk_full", "22 MB short"
     view.show(publication(), status)
     assert lines[0].endswith("held: w0 25% w1 25%")
-    assert lines[1].endswith("held: w0 25% w1 25%; no room on w1: 22 MB short")
+    assert lines[1].endswith("held: w0 25% w1 25%; w1 has a full disk: 22 MB short")
     out = io.StringIO()
     Console(file=out, width=200, force_terminal=False).print(BarView(Console(), "x").render(publication(), status))
-    assert out.getvalue().count("no room on w1: 22 MB short") == 1
+    assert out.getvalue().count("w1 has a full disk: 22 MB short") == 1
 
 
 def test_bars_show_every_relay_with_its_place_and_state() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from relay_fleet import Fleet, assignment, edge, make_snapshot, same_files, target
+from structlog.testing import capture_logs
 
 from chappe.cli.process import Process
 from chappe.hop.disk import Disk
@@ -152,10 +153,19 @@ async def test_a_full_disk_is_shown_and_the_transfer_goes_on_when_there_is_room(
                 raise OSError(28, "No space left on device")
 
     root = await fleet.origin.offer(make_snapshot(tmp_path / "model", 4 * CHUNK), A)
-    await fleet.relay("r1", disk=Full())
+    with capture_logs() as logs:
+        await _full_for_two_tries(fleet, Full(), root)
+    assert Full.left == 0
+    said = [(line["event"], line["log_level"]) for line in logs if line["event"] in ("fetch_opened", "fetch_ended")]
+    opened, ended = [[level for event, level in said if event == name] for name in ("fetch_opened", "fetch_ended")]
+    assert (opened, ended) == (["info", "debug", "debug"], ["info", "debug", "info"])
+    assert [line["log_level"] for line in logs if line["event"] == "store_fault"] == ["warning"]
+
+
+async def _full_for_two_tries(fleet: Fleet, disk: Disk, root: str) -> None:
+    await fleet.relay("r1", disk=disk)
     session = await fleet.coordinator.joined("r1")
     session.say(assignment(1, [target(A, 1, root)], [edge(session, fleet.origin.peer, A, 1)]))
     full = await fleet.coordinator.state("r1", pb.OBJECT_STATE_DISK_FULL)
     assert "Free some space" in full.reason
     await fleet.coordinator.state("r1", pb.OBJECT_STATE_INSTALLED)
-    assert Full.left == 0

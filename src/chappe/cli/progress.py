@@ -78,7 +78,7 @@ def _payloads(publication: pb.PublicationStatus) -> str:
 
 def no_room(relays: Sequence[pb.RelayStatus]) -> list[str]:
     """What holds everybody up who waits for these: each with how much it lacks."""
-    return [f"no room on {r.name}: {r.reason}" for r in relays if r.state == RelayState.DISK_FULL]
+    return [f"{r.name} has a full disk: {r.reason}" for r in relays if r.state == RelayState.DISK_FULL]
 
 
 class LineView:
