@@ -37,10 +37,9 @@ def unwritten_bytes(directory: Path) -> int:
     """What of the files below a directory is in memory only. Raises OSError where the kernel cannot say."""
     call = ctypes.CDLL(None, use_errno=True).syscall
     pages = 0
-    for path in directory.rglob("*"):
-        if not path.is_file():
-            continue
-        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # a journal may go meanwhile
+    # A version may be landing meanwhile: folders get other names, a journal goes. `walk` passes over what is gone.
+    for path in (Path(folder, name) for folder, _, names in os.walk(directory) for name in names):
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             found, whole = _CacheStat(), _Range(0, 0)
             if call(_SYS_CACHESTAT, file.fileno(), ctypes.byref(whole), ctypes.byref(found), 0) != 0:
                 raise OSError(ctypes.get_errno(), "cachestat: needs Linux 6.5 or newer")

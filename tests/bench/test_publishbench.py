@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,23 @@ def test_what_is_synced_is_not_unwritten(tmp_path: Path) -> None:
         assert unwritten_bytes(tmp_path) == 0
     except OSError as error:
         pytest.skip(str(error))
+
+
+def test_what_goes_while_it_is_counted_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version lands: its folder has another name."""
+    walk, steps = os.walk, []
+
+    def landing(top: Path) -> Iterator[Any]:
+        for step in walk(top):
+            steps.append(step)
+            yield step
+            (tmp_path / "below").rename(tmp_path / "elsewhere")
+
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "file").write_bytes(bytes(1 << 12))
+    monkeypatch.setattr(os, "walk", landing)
+    assert unwritten_bytes(tmp_path) == 0
+    assert len(steps) == 1
 
 
 def test_the_disk_alone_leaves_nothing_behind(tmp_path: Path) -> None:
