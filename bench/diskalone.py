@@ -39,6 +39,8 @@ def unwritten_bytes(directory: Path) -> int:
     pages = 0
     # A version may be landing meanwhile: folders get other names, a journal goes. `walk` passes over what is gone.
     for path in (Path(folder, name) for folder, _, names in os.walk(directory) for name in names):
+        if not path.is_file():  # a relay's socket
+            continue
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             found, whole = _CacheStat(), _Range(0, 0)
             if call(_SYS_CACHESTAT, file.fileno(), ctypes.byref(whole), ctypes.byref(found), 0) != 0:
