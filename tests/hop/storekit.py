@@ -195,3 +195,18 @@ def abandon(store: Store) -> None:
     for held in store.objects().values():
         held.close()
     store._lock.release()
+
+
+def rot(held: StoredObject, chunk: int, base: Path) -> None:
+    """One bit of a chunk flips on the disk."""
+    assert held.manifest is not None
+    place = held.manifest.place(chunk)
+    path = base / held.manifest.files[place.file].path
+    mode = path.stat().st_mode
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.seek(place.offset)
+        byte = file.read(1)[0]
+        file.seek(place.offset)
+        file.write(bytes([byte ^ 1]))
+    path.chmod(mode)
