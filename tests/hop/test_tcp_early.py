@@ -165,7 +165,8 @@ async def test_somebody_else_at_the_old_port_is_let_go(stack: AsyncExitStack) ->
     await ends_on(held, TCP)
     connection, _ = await asyncio.to_thread(somebody.accept)
     with connection, connection.makefile("rb") as said:
-        assert len(await asyncio.to_thread(said.read)) == len(encode_hello(bytes(SECRET_BYTES)))  # and then its end
+        heard = len(await asyncio.to_thread(said.read))  # to its end: the offer may have come before a greeting was sent
+        assert heard in (0, len(encode_hello(bytes(SECRET_BYTES))))
 
 
 async def test_a_parent_that_takes_none_any_more(stack: AsyncExitStack) -> None:
