@@ -165,7 +165,7 @@ async def test_somebody_else_at_the_old_port_is_let_go(stack: AsyncExitStack) ->
     await ends_on(held, TCP)
     connection, _ = await asyncio.to_thread(somebody.accept)
     with connection, connection.makefile("rb") as said:
-        heard = len(await asyncio.to_thread(said.read))  # to its end: the offer may have come before a greeting was sent
+        heard = len(await asyncio.to_thread(said.read))  # to its end: perhaps the offer came first
         assert heard in (0, len(encode_hello(bytes(SECRET_BYTES))))
 
 
