@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,8 @@ from chappe.hop.catalog import Catalog
 from chappe.hop.guard import EdgeGuard
 from chappe.hop.limits import TokenBucket
 from chappe.hop.net import RunningServer, open_channel, open_server, parse_address
-from chappe.hop.probe import BUSY, PROBE_BYTES_MAX, Arrivals, ProbeDesk
+from chappe.hop.probe import BUSY, ProbeDesk
+from chappe.hop.probeflow import PROBE_BYTES_MAX, WINDOW_MIN_BYTES, Arrivals
 from chappe.hop.server import RELAY_SERVICE, RelayService
 from chappe.v1.relay_pb2 import EdgeToken, ProbeMessage
 
@@ -178,11 +179,7 @@ async def test_a_forged_token_is_refused(stack: AsyncExitStack) -> None:
 async def test_a_caller_that_sends_more_than_is_allowed_is_stopped(stack: AsyncExitStack) -> None:
     r2 = await start(stack, "r2")
     async with r2.channel() as channel:
-        call = channel.stream_stream(
-            "/chappe.v1.Relay/Probe",
-            request_serializer=ProbeMessage.SerializeToString,
-            response_deserializer=ProbeMessage.FromString,
-        )()
+        call = a_call(channel)
         token = KEY.sign(claims("r2", "r1", object_id=""))
         await call.write(ProbeMessage(protocol_version=1, token=token))
 
@@ -213,3 +210,95 @@ def test_the_first_quarter_does_not_count() -> None:
     for i in range(12):
         arrived.add(1000, 13.1 + 0.1 * i)
     assert arrived.bytes_per_s() == pytest.approx(10_000)
+
+
+def a_call(channel: grpc.aio.Channel) -> Any:
+    return channel.stream_stream(
+        "/chappe.v1.Relay/Probe",
+        request_serializer=ProbeMessage.SerializeToString,
+        response_deserializer=ProbeMessage.FromString,
+    )()
+
+
+async def test_a_caller_of_an_older_version_is_answered_as_ever(stack: AsyncExitStack) -> None:
+    r2 = await start(stack, "r2")
+    async with r2.channel() as channel:
+        call = a_call(channel)
+        token = KEY.sign(claims("r2", "r1", object_id=""))
+        await call.write(ProbeMessage(protocol_version=1, token=token, want_bytes=3 << 20, seconds_max=2.0))
+        for _ in range(16):
+            await call.write(ProbeMessage(filler=bytes(64 << 10)))
+        await call.done_writing()
+        messages = [message async for message in call]
+    assert messages[0].got_bytes == 1 << 20
+    assert not any(message.HasField("taken_bytes") for message in messages)
+    assert sum(len(message.filler) for message in messages) == 3 << 20  # nothing of it was acknowledged
+
+
+async def serve_otherwise(stack: AsyncExitStack, answer: Callable[[Any], Awaitable[None]]) -> RunningServer:
+    """A node whose Probe is `answer`."""
+
+    async def probe(_requests: object, context: Any) -> None:
+        await answer(context)
+
+    handler = grpc.stream_stream_rpc_method_handler(
+        probe, request_deserializer=ProbeMessage.FromString, response_serializer=ProbeMessage.SerializeToString
+    )
+
+    def add_to(server: grpc.aio.Server) -> None:
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(RELAY_SERVICE, {"Probe": handler}),))
+
+    server = await open_server(parse_address("127.0.0.1:0"), None, {RELAY_SERVICE: add_to})
+    stack.push_async_callback(server.stop, 0)
+    return server
+
+
+async def test_a_peer_of_an_older_version_gets_a_half_close(stack: AsyncExitStack) -> None:
+    async def older(context: Any) -> None:
+        got = 0
+        while isinstance(message := await context.read(), ProbeMessage):
+            got += len(message.filler)
+        await context.write(ProbeMessage(got_bytes=got, got_seconds=1.0))
+        for _ in range(8):
+            await context.write(ProbeMessage(filler=bytes(64 << 10)))
+
+    server = await serve_otherwise(stack, older)
+    r1 = await start(stack, "r1")
+    outcome = await r1.desk.run(
+        an_order("r2", "r1", str(server.address)), lambda: open_channel(server.address, None, "r2")
+    )
+    assert (outcome.error, outcome.bytes, outcome.up_bytes_per_s) == ("", (1 << 20) + (512 << 10), 1 << 20)
+
+
+async def test_a_peer_that_has_taken_what_was_never_sent_ends_it(stack: AsyncExitStack) -> None:
+    async def liar(context: Any) -> None:
+        await context.write(ProbeMessage(protocol_version=1, taken_bytes=0))
+        await context.write(ProbeMessage(taken_bytes=1 << 40))
+        while isinstance(await context.read(), ProbeMessage):
+            pass
+
+    server = await serve_otherwise(stack, liar)
+    r1 = await start(stack, "r1")
+    outcome = await r1.desk.run(
+        an_order("r2", "r1", str(server.address)), lambda: open_channel(server.address, None, "r2")
+    )
+    assert "that were sent" in outcome.error
+
+
+async def test_little_is_under_way_to_a_peer_that_takes_nothing_more(stack: AsyncExitStack) -> None:
+    came: list[int] = []
+
+    async def stuck(context: Any) -> None:
+        await context.write(ProbeMessage(protocol_version=1, taken_bytes=0))
+        while isinstance(message := await context.read(), ProbeMessage):
+            came.append(len(message.filler))
+            if message.all_sent:
+                await context.write(ProbeMessage(got_bytes=sum(came), got_seconds=1.0))
+                return
+
+    server = await serve_otherwise(stack, stuck)
+    r1 = await start(stack, "r1")
+    order = an_order("r2", "r1", str(server.address), bytes_max=8 << 20, seconds_max=0.3)
+    outcome = await r1.desk.run(order, lambda: open_channel(server.address, None, "r2"))
+    assert sum(came) == WINDOW_MIN_BYTES
+    assert outcome.up_bytes_per_s == WINDOW_MIN_BYTES

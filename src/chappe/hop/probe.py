@@ -1,12 +1,13 @@
 """`Relay.Probe`: filler in one direction, then in the other, to measure a link that has no history.
 
     caller: version, token, limits ──▶ callee: may it, and does nothing flow here?   no ─▶ refused
-            filler ... half-close ───▶ counts it, by the time from its first byte to its last
-            counts it ◀─────────────── got_bytes, got_seconds, then filler ... end
+                                ◀───── taken_bytes 0: it acknowledges (an older one does not)
+            filler ... all_sent ─────▶ counts it, by the time from its first byte to its last; taken_bytes
+            counts it, taken_bytes ◀── got_bytes, got_seconds, then filler ... end
 
 Each direction takes so many bytes or seconds, whichever is first. A probe stops as soon as a publication flows at
-either end: it never delays one. What is measured is what the far end received, without the first quarter, in which
-windows still grow.
+either end, and has little under way then (`probeflow`): it does not delay one. What is measured is what the far end
+received. An older peer neither acknowledges nor knows `all_sent`: it gets a half-close, and filler without a window.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -26,55 +26,14 @@ from chappe.core.probes import ProbeOrder, ProbeOutcome
 from chappe.errors import BadTokenError, UsageError
 from chappe.hop.guard import EdgeGuard
 from chappe.hop.limits import TokenBucket
+from chappe.hop.probeflow import PROBE_BYTES_MAX, PROBE_SECONDS_MAX, Arrivals, Limits, Window
 from chappe.v1.relay_pb2 import EdgeToken, ProbeMessage
 from chappe.wire.frames import PROTOCOL_VERSION
 
-PROBE_BYTES_MAX = 8 << 20
-PROBE_SECONDS_MAX = 2.0
-"""In each direction, whatever the order says."""
 BUSY = "something flows here"
-_FILLER = os.urandom(64 << 10)  # random, so that nothing on the way can compress it
 _HANDSHAKE_S = 3.0
+_HELLO_S = 1.0
 _PROBE = "/chappe.v1.Relay/Probe"
-
-
-class Arrivals:
-    """Filler as it arrives."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._times: list[tuple[float, int]] = []
-
-    def add(self, size_bytes: int, now: float) -> None:
-        self.bytes += size_bytes
-        self._times.append((now, self.bytes))
-
-    def bytes_per_s(self) -> float:
-        """0 when too little came to tell."""
-        if len(self._times) < 2:
-            return 0.0
-        start = next(i for i, (_, total) in enumerate(self._times) if total >= self.bytes / 4)
-        start = min(start, len(self._times) - 2)
-        (start_s, start_bytes), (end_s, end_bytes) = self._times[start], self._times[-1]
-        return (end_bytes - start_bytes) / (end_s - start_s) if end_s > start_s else 0.0
-
-
-class Limits:
-    """How much one direction may still take."""
-
-    def __init__(self, bytes_max: int, seconds_max: float) -> None:
-        self.left_bytes = min(bytes_max, PROBE_BYTES_MAX)
-        self.seconds = seconds_max if 0 < seconds_max < PROBE_SECONDS_MAX else PROBE_SECONDS_MAX
-        self._end_s = math.inf
-
-    async def filler(self, bucket: TokenBucket | None) -> AsyncIterator[ProbeMessage]:
-        self._end_s = boot_now() + self.seconds
-        while self.left_bytes > 0 and boot_now() < self._end_s:
-            piece = _FILLER[: self.left_bytes]
-            self.left_bytes -= len(piece)
-            if bucket is not None:
-                await bucket.take(len(piece))
-            yield ProbeMessage(filler=piece)
 
 
 class ProbeDesk:
@@ -134,21 +93,43 @@ class ProbeDesk:
 
     async def _answer(self, first: ProbeMessage, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         arrivals = Arrivals()
+        if first.acknowledges:
+            await context.write(ProbeMessage(protocol_version=PROTOCOL_VERSION, taken_bytes=0))
         async for message in _messages(context.read):
             if self._flowing():
                 await _refuse(context, BUSY)
                 return
+            if message.all_sent:
+                break
             await self._take(arrivals, message)
             if arrivals.bytes > PROBE_BYTES_MAX:
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "more filler than is allowed")
+            if first.acknowledges:
+                await context.write(ProbeMessage(taken_bytes=arrivals.bytes))
         rate = arrivals.bytes_per_s()
         got_seconds = arrivals.bytes / rate if rate else 0.0
         await context.write(ProbeMessage(got_bytes=arrivals.bytes, got_seconds=got_seconds))
-        async for message in Limits(first.want_bytes, first.seconds_max).filler(self._uplink):
-            if self._flowing():
-                await context.write(ProbeMessage(refused=BUSY))
-                return
-            await context.write(message)
+        if not await self._send_back(first, context):
+            await _refuse(context, BUSY)
+
+    async def _send_back(self, first: ProbeMessage, context: grpc.aio.ServicerContext[Any, Any]) -> bool:
+        """Filler for the caller. False when something begins to flow here meanwhile."""
+        window, limits = Window(), Limits(first.want_bytes, first.seconds_max)
+        hearing = asyncio.ensure_future(_hear(context.read, window)) if first.acknowledges else None
+        try:
+            if hearing is not None:
+                window.taken(0, boot_now())
+            async for piece in limits.filler(self._uplink, window):
+                if self._flowing():
+                    return False
+                await context.write(ProbeMessage(filler=piece))
+            if hearing is not None:  # a call that ends while the caller writes is an error there
+                await window.empty(boot_now() + _HANDSHAKE_S)
+        finally:
+            if hearing is not None:
+                hearing.cancel()
+                await asyncio.gather(hearing, return_exceptions=True)
+        return True
 
     async def _take(self, arrivals: Arrivals, message: ProbeMessage) -> None:
         if self._downlink is not None:
@@ -188,21 +169,35 @@ class ProbeDesk:
             response_deserializer=ProbeMessage.FromString,
         )
         call = method()
-        answered = asyncio.ensure_future(call.read())  # it may stop this at any moment
+        try:
+            return await self._converse(probe, call)
+        except ValueError as error:  # a peer that has taken what was never sent
+            return str(error)
+        finally:
+            call.cancel()
+
+    async def _converse(self, probe: _Probe, call: grpc.aio.StreamStreamCall[ProbeMessage, ProbeMessage]) -> str:
+        window = Window()
+        answered = asyncio.ensure_future(_hear(call.read, window))  # it may stop this at any moment
         try:
             await call.write(probe.first)
+            await window.opened(boot_now() + _HELLO_S, answered)
+            acknowledges = window.acknowledged
             try:
-                async for message in probe.limits.filler(self._uplink):
+                async for piece in probe.limits.filler(self._uplink, window):
                     if self._flowing():
                         return BUSY
                     if answered.done():
                         break
-                    await call.write(message)
-                await call.done_writing()
+                    await call.write(ProbeMessage(filler=piece))
+                if acknowledges:
+                    await call.write(ProbeMessage(all_sent=True))
+                else:
+                    await call.done_writing()
             except asyncio.InvalidStateError:
                 pass  # it has ended the call: its answer says why
             answer = await answered
-            if not isinstance(answer, ProbeMessage):
+            if answer is None:
                 return "the peer said nothing"
             if answer.refused:
                 return answer.refused
@@ -211,9 +206,10 @@ class ProbeDesk:
                 if message.refused or self._flowing():
                     return message.refused or BUSY
                 await self._take(probe.down, message)
+                if acknowledges:
+                    await call.write(ProbeMessage(taken_bytes=probe.down.bytes))
             return ""
         finally:
-            call.cancel()
             answered.cancel()
             await asyncio.gather(answered, return_exceptions=True)
 
@@ -229,6 +225,7 @@ class _Probe:
             want_bytes=limits.left_bytes,
             token=EdgeToken.FromString(order.token),
             seconds_max=limits.seconds,
+            acknowledges=True,
         )
         self._order = order.order
         self._up_bytes = 0
@@ -256,6 +253,18 @@ async def _refuse(context: grpc.aio.ServicerContext[Any, Any], why: str) -> None
         async with asyncio.timeout(_HANDSHAKE_S):
             async for _ in _messages(context.read):
                 pass
+
+
+async def _hear(read: Callable[[], Awaitable[Any]], window: Window) -> ProbeMessage | None:
+    """Acknowledgements, until something else comes, which is returned; None at the end.
+
+    Raises ValueError for one of what was never sent.
+    """
+    async for message in _messages(read):
+        if not message.HasField("taken_bytes"):
+            return message
+        window.taken(message.taken_bytes, boot_now())
+    return None
 
 
 async def _messages(read: Callable[[], Awaitable[Any]]) -> AsyncIterator[ProbeMessage]:

@@ -294,7 +294,7 @@ class PushReply(_message.Message):
     def __init__(self, lacks: _Optional[_Union[FetchRequest, _Mapping]] = ..., tcp_offer: _Optional[_Union[TcpOffer, _Mapping]] = ...) -> None: ...
 
 class ProbeMessage(_message.Message):
-    __slots__ = ("protocol_version", "want_bytes", "token", "seconds_max", "got_bytes", "got_seconds", "refused", "filler")
+    __slots__ = ("protocol_version", "want_bytes", "token", "seconds_max", "got_bytes", "got_seconds", "refused", "acknowledges", "taken_bytes", "all_sent", "filler")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     WANT_BYTES_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -302,6 +302,9 @@ class ProbeMessage(_message.Message):
     GOT_BYTES_FIELD_NUMBER: _ClassVar[int]
     GOT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGES_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ALL_SENT_FIELD_NUMBER: _ClassVar[int]
     FILLER_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     want_bytes: int
@@ -310,5 +313,8 @@ class ProbeMessage(_message.Message):
     got_bytes: int
     got_seconds: float
     refused: str
+    acknowledges: bool
+    taken_bytes: int
+    all_sent: bool
     filler: bytes
-    def __init__(self, protocol_version: _Optional[int] = ..., want_bytes: _Optional[int] = ..., token: _Optional[_Union[EdgeToken, _Mapping]] = ..., seconds_max: _Optional[float] = ..., got_bytes: _Optional[int] = ..., got_seconds: _Optional[float] = ..., refused: _Optional[str] = ..., filler: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, protocol_version: _Optional[int] = ..., want_bytes: _Optional[int] = ..., token: _Optional[_Union[EdgeToken, _Mapping]] = ..., seconds_max: _Optional[float] = ..., got_bytes: _Optional[int] = ..., got_seconds: _Optional[float] = ..., refused: _Optional[str] = ..., acknowledges: _Optional[bool] = ..., taken_bytes: _Optional[int] = ..., all_sent: _Optional[bool] = ..., filler: _Optional[bytes] = ...) -> None: ...
