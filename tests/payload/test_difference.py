@@ -7,7 +7,7 @@ import pytest
 
 from chappe.payload.difference import SPARSE_UNDER, TYPES, Difference, Elements
 
-LENGTHS = (1, 4096, 32768, 32769, 65543)
+LENGTHS = (1, 4096, 32768, 32769, 65543, 300_007)
 """The first are too short to be looked at by words; the last two end within a word."""
 
 

@@ -102,7 +102,7 @@ def _write(difference: Difference, mode: int, log2: int, index: int) -> bytes:
         mode, escapes, planes = _sparse_planes(difference)
     else:
         dense = difference.dense()
-        planes = _split(_zigzag(dense) if mode == DENSE else dense)
+        planes = _split(_zigzag(dense) if mode == DENSE else dense, difference.width)
     out = bytearray((mode,))
     for number in (log2, index, difference.changed, *escapes):
         put_varint(out, number)
@@ -127,11 +127,13 @@ def _sparse_planes(difference: Difference) -> tuple[int, tuple[int, ...], list[B
         planes = [np.packbits(mask.view(np.uint8), bitorder="little")]
     else:
         gaps = positions.copy()
-        gaps[1:] -= positions[:-1] + 1
+        np.subtract(positions[1:], positions[:-1], out=gaps[1:])
+        gaps[1:] -= 1
         far = (gaps >= _ESCAPE).nonzero()[0]
         rest = (gaps.take(far) - _ESCAPE).astype("<u4")
-        gaps[far] = _ESCAPE
-        planes = [gaps.astype(np.uint8), *_split(rest)[:_ESCAPE_PLANES]]
+        near = gaps.astype(np.uint8)
+        near[far] = _ESCAPE
+        planes = [near, *_split(rest, _ESCAPE_PLANES)]
         escapes.append(rest.size)
     steps = _zigzag(values)
     large = (steps >= _NIBBLE_ESCAPE).nonzero()[0]
@@ -139,14 +141,14 @@ def _sparse_planes(difference: Difference) -> tuple[int, tuple[int, ...], list[B
     if rare <= _NIBBLE_ESCAPES_MAX * steps.size:
         mode |= _NIBBLES
         small = np.zeros(steps.size + 1 & ~1, np.uint8)
-        np.minimum(steps, _NIBBLE_ESCAPE, out=small[: steps.size], casting="unsafe")
-        planes += [
-            small[0::2] | small[1::2] << np.uint8(4),
-            *_split(steps.take(large) - steps.dtype.type(_NIBBLE_ESCAPE)),
-        ]
+        small[: steps.size] = steps
+        small[large] = _NIBBLE_ESCAPE
+        pairs = small[1::2] << np.uint8(4)
+        pairs |= small[0::2]
+        planes += [pairs, *_split(steps.take(large) - steps.dtype.type(_NIBBLE_ESCAPE), steps.itemsize)]
         escapes.append(rare)
     else:
-        planes += _split(steps)
+        planes += _split(steps, steps.itemsize)
     return mode, tuple(escapes), planes
 
 
@@ -259,9 +261,9 @@ def _read_steps(piece: Piece, planes: list[Bytes]) -> Elements:
 
 def _zigzag(values: Elements) -> Elements:
     """Small steps up and down become small numbers."""
-    signs = np.negative(values >> (values.itemsize * 8 - 1))
     steps: Elements = values << 1
-    steps ^= signs
+    signed = values.view(f"<i{values.itemsize}")
+    steps ^= (signed >> (8 * values.itemsize - 1)).view(values.dtype)  # of all bits the sign
     return steps
 
 
@@ -272,12 +274,10 @@ def _unzigzag(steps: Elements) -> Elements:
     return values
 
 
-def _split(values: Elements) -> list[Bytes]:
-    """Byte planes, lowest first, each contiguous."""
-    if values.itemsize == 1:
-        return [np.ascontiguousarray(values.view(np.uint8))]
+def _split(values: Elements, planes: int) -> list[Bytes]:
+    """The lowest byte planes, lowest first, each contiguous."""
     flat = np.ascontiguousarray(values).view(np.uint8)
-    return [np.ascontiguousarray(flat[i :: values.itemsize]) for i in range(values.itemsize)]
+    return [np.ascontiguousarray(flat[i :: values.itemsize]) for i in range(planes)]
 
 
 def _join(planes: list[Bytes], width: int) -> Elements:

@@ -22,6 +22,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 RAW, FILL, ZSTD = range(3)
 _ZSTD_BYTES_MIN = 48
+_SHORT_BYTES = 4 << 10
 _WINDOW_LOG = 20  # the longest plane has 2^20 bytes
 _UNKNOWN_SIZE = (1 << 64) - 1
 _PARAMETERS = zstandard.ZstdCompressionParameters(
@@ -45,7 +46,7 @@ def pack(plane: Bytes) -> tuple[int, Buffer]:
     if plane.size == 0:
         return RAW, b""
     first = int(plane[0])
-    if first == int(plane[-1]) and not np.any(plane != first):
+    if first == int(plane[-1]) and _is_filled(plane, first):
         return FILL, bytes((first,))
     if plane.size >= _ZSTD_BYTES_MIN:
         compressor = _compressor()
@@ -76,6 +77,12 @@ def unpack(form: int, data: memoryview, length: int) -> Bytes:
     if len(plain) != length:
         raise CodecError(f"a plane has {len(plain)} bytes, not {length}")
     return np.frombuffer(plain, np.uint8)
+
+
+def _is_filled(plane: Bytes, byte: int) -> bool:
+    if plane.size <= _SHORT_BYTES:
+        return plane.tobytes().count(byte) == plane.size  # sooner than numpy has begun
+    return not np.any(plane != byte)
 
 
 def _compressor() -> zstandard.ZstdCompressor:
