@@ -470,6 +470,29 @@ async def test_the_coordinator_may_restart_under_a_publication(settings: Coordin
             await stack.aclose()
 
 
+async def test_the_coordinator_may_lose_its_state_under_a_publication(
+    settings: CoordinatorSettings, tmp_path: Path
+) -> None:
+    """Its origin tells of the object before it is asked for it, and relays may come back after the publisher."""
+    model = write_model(tmp_path / "m.safetensors")
+    async with AsyncExitStack() as stack:
+        async with open_coordinator(settings) as first:
+            address = str(first.address)
+            publisher = await stack.enter_async_context(AsyncPublisher(address, base_cache=False))
+            async with FakeRelay("w0", address) as early:
+                early.may_fetch.clear()
+                publication = await publisher.publish(model, version=9)
+                while publication.status is None or not publication.status.root:
+                    await publication.changed()
+        empty = settings.model_copy(update={"listen": address, "state": f"sqlite:///{tmp_path}/other.db"})
+        async with open_coordinator(empty):
+            relay = await stack.enter_async_context(FakeRelay("w1", address))
+            result = await publication.wait(timeout_s=60)
+            assert (result.version, result.installed, result.targeted) == (9, 1, 1)
+            assert (await relay.until_installed(9)).files() == {"m.safetensors": model.read_bytes()}
+            await stack.aclose()
+
+
 async def test_nobody_at_the_address_is_said_on_open() -> None:
     with pytest.raises(CoordinatorUnavailableError, match=r"127\.0\.0\.1:1 "):
         await AsyncPublisher("127.0.0.1:1", open_timeout_s=0.2).open()

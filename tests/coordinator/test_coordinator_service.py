@@ -25,6 +25,7 @@ from join_nodes import (
     publish_request,
     settings,
 )
+from structlog.testing import capture_logs
 
 from chappe.coordinator.daemon import Coordinator, open_coordinator
 from chappe.coordinator.status import publication_json
@@ -102,7 +103,25 @@ async def test_the_store_of_another_run_is_refused(stub: CoordinatorStub) -> Non
     assert "belongs to run 'beta', this coordinator serves 'alpha': give the node another --store" in (
         ended.refused.reason
     )
+    assert "where that state is lost, start the coordinator with a new --state and --run 'beta'" in ended.refused.reason
     assert (await Node(stub, "w2", run="alpha").join()).welcome is not None
+
+
+async def test_who_is_refused_is_said_once_in_the_log(stub: CoordinatorStub) -> None:
+    with capture_logs() as logs:
+        for _ in range(3):  # it asks for ever
+            await (await Node(stub, "w1", run="beta").join()).end()
+        for _ in range(2):
+            await (await Node(stub, "w2", protocol_version=2).join()).end()
+        node = await Node(stub, "w1", run="alpha").join()  # its store was exchanged
+        await node.until(lambda a: a.epoch > 0)
+    refused = [entry for entry in logs if entry["event"] == "join_refused"]
+    assert [(entry["node"], entry["log_level"]) for entry in refused] == [
+        ("name-w1", "warning"),
+        ("ipv4:127.0.0.1", "warning"),
+    ]
+    assert "belongs to run 'beta'" in refused[0]["reason"]
+    assert "protocol 2" in refused[1]["reason"]
 
 
 async def test_a_name_that_is_taken_is_refused(stub: CoordinatorStub) -> None:

@@ -113,6 +113,25 @@ async def test_a_record_that_is_none(tmp_path: Path, record: str) -> None:
     await again.close()
 
 
+@pytest.mark.parametrize("folder", ["..", ".", "", "run", "/", 7])
+async def test_a_record_that_names_another_folder_leads_nowhere(tmp_path: Path, folder: object) -> None:
+    """What is named there is removed when the next base takes its place."""
+    cache = tmp_path / "cache"
+    model(cache, 5)  # somebody's own, in the folder that was given
+    bases = Bases(cache)
+    await keep(bases, model(tmp_path / "a", 1), 1)
+    await bases.close()
+    record = cache / "run" / "base.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"folder": folder}))
+    again = Bases(cache)
+    assert await again.get("run") is None
+    assert "is not the name of a kept folder" in again.why
+    await keep(again, model(tmp_path / "b", 2), 2)
+    await again.close()
+    assert sorted(path.name for path in cache.iterdir()) == ["config.json", "model.safetensors", "run"]
+    assert {path.name for path in (cache / "run").iterdir()} >= {"base.json", "lock"}
+
+
 async def delta_file(tmp_path: Path, changed: int = 100) -> DeltaFile:
     bases = Bases(tmp_path / "cache")
     await keep(bases, model(tmp_path / "a", 1), 1)

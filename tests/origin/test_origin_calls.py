@@ -16,7 +16,7 @@ from chappe.errors import (
     UsageError,
     VersionConflictError,
 )
-from chappe.origin.calls import explain, is_transient, retry_delay_s
+from chappe.origin.calls import comes_too_early, explain, is_transient, retry_delay_s
 from chappe.wire.failures import encode_kind
 
 
@@ -69,3 +69,20 @@ def test_delays_grow_to_a_bound() -> None:
     delays = [retry_delay_s(failures) for failures in range(1, 40)]
     assert 0.05 <= delays[0] <= 0.15
     assert all(1.0 <= delay <= 3.0 for delay in delays[8:])
+
+
+@pytest.mark.parametrize(
+    ("kind", "accepted", "failures", "again"),
+    [
+        (PublishErrorKind.INVALID, False, 1, True),  # before the origin is there again
+        (PublishErrorKind.INVALID, True, 2, False),
+        (PublishErrorKind.NO_WORKERS, True, 11, True),  # of a coordinator that has lost its state: before the relays
+        (PublishErrorKind.NO_WORKERS, True, 12, False),
+        (PublishErrorKind.NO_WORKERS, False, 0, False),  # there really are none
+        (PublishErrorKind.CONFLICT, True, 0, False),
+    ],
+)
+def test_a_restarted_coordinator_may_be_asked_too_early(
+    kind: PublishErrorKind, accepted: bool, failures: int, again: bool
+) -> None:
+    assert comes_too_early(failed(grpc.StatusCode.ABORTED, kind.value), failures, accepted=accepted) is again

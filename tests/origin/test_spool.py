@@ -271,6 +271,20 @@ def test_leftovers_of_a_killed_publisher_are_removed_and_living_ones_kept(tmp_pa
     first.close()
 
 
+def test_a_leftover_that_fills_the_memory_does_not_send_the_next_copy_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = tmp_path / "shm"
+    memory.mkdir()
+    monkeypatch.setattr(spool_module, "SHARED_MEMORY", memory)
+    leftover, lock = spool_module.make_directory(memory)
+    monkeypatch.setattr(spool_module, "free_bytes", lambda home: 0 if leftover.exists() else 1 << 30)
+    monkeypatch.setattr(spool_module, "_free_memory_bytes", lambda: 1 << 30)
+    assert spool_module.choose_directory(1) != memory  # in use
+    os.close(lock)
+    assert spool_module.choose_directory(1) == memory
+
+
 def test_numpy_tensors_are_spooled_without_torch(tmp_path: Path) -> None:
     script = (
         "import json, sys, numpy; from pathlib import Path; from chappe.origin.spool import spool_tensors\n"

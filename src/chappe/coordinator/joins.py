@@ -34,6 +34,7 @@ from chappe.wire.token import TokenKey
 log = structlog.get_logger()
 
 HELLO_TIMEOUT_S = 10.0
+REFUSED_KEPT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Joins:
         self._dial_back = dial_back
         self._key = key
         self._sessions: dict[int, Session] = {}
+        self._refused: dict[str, str] = {}  # by name, or address where there is none to be trusted: the reason
         self._stopping = False
 
     def of_worker(self, worker_id: str) -> list[Session]:
@@ -119,12 +121,18 @@ class Joins:
         messages = aiter(requests)
         try:
             first = await self._first_message(messages)
-            if first.run and first.run != self._terms.run:
-                await context.write(pb.JoinReply(refused=pb.Refused(reason=self._wrong_run(first))))
-                return
             session = self._open(first, number, context)
+            name = session.hello.name
+            if first.run and first.run != self._terms.run:
+                reason = self._wrong_run(first)
+                self._note_refused(name, reason)
+                await context.write(pb.JoinReply(refused=pb.Refused(reason=reason)))
+                return
         except StreamError as error:
+            if not self._stopping:
+                self._note_refused(context.peer().rpartition(":")[0], error.message)  # its port is another each time
             await abort(context, error)
+        self._refused.pop(name, None)
         self._sessions[number] = session
         reader = asyncio.create_task(self._read(runner, messages, session), name=f"join {session.hello.name}")
         dialling = None
@@ -186,8 +194,18 @@ class Joins:
     def _wrong_run(self, hello: pb.Hello) -> str:
         return (
             f"the store of {hello.name!r} belongs to run {hello.run!r}, this coordinator serves {self._terms.run!r}: "
-            "give the node another --store, or the coordinator the --state of that run"
+            "give the node another --store, or the coordinator the --state of that run; where that state is lost, "
+            f"start the coordinator with a new --state and --run {hello.run!r}"
         )
+
+    def _note_refused(self, who: str, reason: str) -> None:
+        """Once for each: a node that is not taken asks again for ever."""
+        if self._refused.get(who) == reason:
+            return
+        if len(self._refused) >= REFUSED_KEPT:
+            self._refused.clear()
+        self._refused[who] = reason
+        log.warning("join_refused", node=who[:80], reason=reason)
 
     async def _read(self, runner: Runner, messages: AsyncIterator[pb.JoinRequest], session: Session) -> None:
         """Feed what one node says to the fleet, at the pace at which it is written down."""

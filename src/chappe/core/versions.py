@@ -114,7 +114,8 @@ def _conflict(message: str) -> Verdict:
 def _with_workers(state: FleetState, abandoned: tuple[Publication, ...]) -> Verdict:
     if not any(worker.placeable for worker in state.relays):
         message = (
-            "no relay is in the fleet: start relayd on the rollout hosts (see `chappe status`), then publish again"
+            "no relay is in the fleet: start relayd on the rollout hosts (see `chappe status`; of those that run, "
+            "their log and the coordinator's say why they are not taken), then publish again"
         )
         return Verdict(refusal=(PublishErrorKind.NO_WORKERS, message))
     return Verdict(abandoned=abandoned)

@@ -36,6 +36,14 @@ def home_of(directory: Path, run: str) -> Path:
     return directory / (_UNSAFE.sub("_", run) or "run")
 
 
+def kept_in(home: Path, name: object) -> Path:
+    """A folder that a record names. Raises ValueError for a name that no folder of ours has: what it leads to would be
+    removed one day."""
+    if not isinstance(name, str) or not _KEPT.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of a kept folder")
+    return home / name
+
+
 def lock_home(home: Path) -> int:
     """A descriptor that holds the lock. Raises BlockingIOError while another publisher does, OSError."""
     lock = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -31,7 +31,7 @@ from uuid import uuid4
 
 from chappe.core.digest import ALGORITHMS
 from chappe.errors import SnapshotError
-from chappe.origin.basefolder import RECORD, home_of, lock_home, prune, used
+from chappe.origin.basefolder import RECORD, home_of, kept_in, lock_home, prune, used
 from chappe.origin.copying import copy_proven, scan_again
 from chappe.origin.deltas import DeltaFile
 from chappe.origin.scan import Snapshot, scan
@@ -192,7 +192,7 @@ class Bases:
     def _load(self, home: Path) -> Base | None:
         try:
             record = json.loads((home / RECORD).read_bytes())
-            folder, root = home / Path(record["folder"]).name, str(record["root"])
+            folder, root = kept_in(home, record["folder"]), str(record["root"])
             versions = tuple(int(version) for version in record["versions"])
             steps = [Step.from_json(home, step) for step in record["steps"]]
             snapshot = scan(folder)

@@ -39,6 +39,8 @@ REFUSED_CODES = frozenset(
 )
 """Asking again would change nothing."""
 _RETRY_S_MIN, _RETRY_S_MAX = 0.1, 2.0
+_ORIGIN_JOINS, _RELAYS_JOIN = 2, 12
+"""So often a call is made again: at once, and for some 15 s."""
 
 
 def is_transient(error: grpc.aio.AioRpcError) -> bool:
@@ -47,6 +49,17 @@ def is_transient(error: grpc.aio.AioRpcError) -> bool:
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.CANCELLED,
     )
+
+
+def comes_too_early(error: grpc.aio.AioRpcError, failures: int, *, accepted: bool) -> bool:
+    """A coordinator that was started again may be asked before this origin has joined it, and where it has lost its
+    state, before any relay has: of a publication that was accepted once that is no refusal."""
+    match decode_kind(error.trailing_metadata()):
+        case PublishErrorKind.INVALID:
+            return failures < _ORIGIN_JOINS
+        case PublishErrorKind.NO_WORKERS:
+            return accepted and failures < _RELAYS_JOIN
+    return False
 
 
 def explain(error: grpc.aio.AioRpcError, what: str) -> ChappeError:

@@ -28,11 +28,10 @@ from chappe.errors import (
     PublicationFailedError,
     SnapshotChangedError,
     SnapshotError,
-    UsageError,
     VersionConflictError,
 )
 from chappe.origin.bases import Making
-from chappe.origin.calls import explain, is_transient, retry_delay_s
+from chappe.origin.calls import comes_too_early, explain, is_transient, retry_delay_s
 from chappe.origin.compressing import CompressedOffer, MakeCompressed
 from chappe.origin.deltaoffer import DeltaOffers, DeltaPlanned
 from chappe.origin.hashing import hash_snapshot
@@ -134,10 +133,8 @@ class PublishJob:
                     if not event.HasField("already"):
                         failures = 0
             except grpc.aio.AioRpcError as error:
-                meaning = explain(error, self._what)
-                # One that restarted may be asked before this origin has joined it again: it is asked twice more.
-                if not is_transient(error) and not (isinstance(meaning, UsageError) and failures < 2):
-                    raise meaning from error
+                if not is_transient(error) and not comes_too_early(error, failures, accepted=self._accepted):
+                    raise explain(error, self._what) from error
                 log.warning("%s: the Publish call was lost (%s); it is made again", self._what, error.details())
             failures += 1
             await asyncio.sleep(retry_delay_s(failures))
@@ -161,6 +158,7 @@ class PublishJob:
         self.publication.accepted(accepted.version)
         log.info("%s is accepted %.3f s after publish()", self._what, boot_now() - self._started_s)
         if self._object is not None:
+            self._say_again(accepted)
             return
         if accepted.object_id:
             self._adopt(accepted.object_id)
@@ -195,6 +193,18 @@ class PublishJob:
                 self._root,
             )
             self._spawn(self._compressed.run())
+
+    def _say_again(self, accepted: pb.Accepted) -> None:
+        """A coordinator that has lost its state heard the offers before it knew of the publication, and asks for what
+        this job may not have any more."""
+        self._node.session.offer_again(accepted.version)
+        ids = {} if self._planned is None else self._planned.object_ids
+        promised = [ids.get(root, "") for root in (accepted.base_root, *accepted.older_base_roots)]
+        if accepted.compressed:
+            promised.append(self._request.compressed.object_id)
+        for object_id in promised:
+            if object_id and not self.owns(object_id):
+                self._node.session.source_failed(object_id, "the publisher does not serve it any more")
 
     def _adopt(self, object_id: str) -> None:
         """The object of a publisher that went away is built anew here: this job goes on under its id."""

@@ -68,7 +68,11 @@ def revive(base: Base, version: int, spool: Path | None) -> SpooledSnapshot:
 def steps_back(base: Base, version: int) -> Sequence[Step]:
     """The steps that are to be undone, in that order."""
     if version in base.versions:
-        raise UsageError(f"version {version} is what was published last from here: there is nothing to go back from")
+        kept_in = os.path.commonpath([file.location.parent for file in base.snapshot.files])
+        raise UsageError(
+            f"version {version} is what was published last from here: there is nothing to go back from (where it did "
+            f"not arrive: its files are kept, `chappe publish {kept_in} --version {version}` sends them again)"
+        )
     for number in reversed(range(len(base.steps))):
         if version in base.steps[number].versions:
             return base.steps[number:][::-1]
@@ -76,6 +80,7 @@ def steps_back(base: Base, version: int) -> Sequence[Step]:
     raise SnapshotError(
         f"version {version} cannot be made any more: "
         + (f"the ways back that are kept here lead to {kept}" if kept else "no way back is kept here")
+        + f", and what was published last is version {base.version}"
         + "; publish the old files instead (--keep-deltas says how many deltas are kept, and one of a version that was "
         "sent in full leads nowhere)"
     )

@@ -167,7 +167,14 @@ class OriginSession:
     def offer(self, offer: ObjectOffer) -> None:
         """The header is here and served from now on; again when the end of the object is known."""
         self._offers[offer.object_id] = offer
+        self._failures.pop(offer.object_id, None)
         self._send(offer.message())
+
+    def offer_again(self, version: int) -> None:
+        """What is offered of a version, for a coordinator that may have heard it before it knew what to make of it."""
+        for offer in self._offers.values():
+            if offer.version == version:
+                self._send(offer.message())
 
     def announce_root(self, object_id: str, root: str) -> None:
         """Hashing has ended and the files are still what they were: from now on the version is burned."""

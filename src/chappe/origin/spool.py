@@ -165,8 +165,13 @@ def _free_memory_bytes() -> int:
 
 
 def choose_directory(total: int) -> Path:
-    """Memory where it has room for so many bytes and a margin, else the temporary directory."""
+    """Memory where it has room for so many bytes and a margin, else the temporary directory.
+
+    What a killed publisher has left in either goes first: it holds the memory that is asked for.
+    """
     room = total + MARGIN_BYTES
+    for home in (SHARED_MEMORY, Path(tempfile.gettempdir())):
+        remove_leftovers(home)
     if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) and min(free_bytes(SHARED_MEMORY), _free_memory_bytes()) >= room:
         return SHARED_MEMORY
     return Path(tempfile.gettempdir())

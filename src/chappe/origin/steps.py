@@ -25,6 +25,7 @@ import numpy as np
 from chappe.core.digest import XXH3_128
 from chappe.core.manifest import DELTA_FILE, LEAF_BYTES, Manifest
 from chappe.errors import CodecError, ManifestError, SnapshotError, UnsafePathError
+from chappe.origin.basefolder import kept_in
 from chappe.origin.copying import copy_file
 from chappe.origin.scan import Snapshot
 from chappe.payload.delta import ReadRange
@@ -65,7 +66,7 @@ class Step:
     def from_json(cls, home: Path, data: dict[str, Any]) -> Step:
         """Raises KeyError, TypeError, ValueError for what is no step."""
         return cls(
-            home / Path(data["folder"]).name,
+            kept_in(home, data["folder"]),
             str(data["base_root"]),
             tuple(int(version) for version in data["versions"]),
             str(data["root"]),
