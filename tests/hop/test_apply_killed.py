@@ -28,9 +28,9 @@ def prepare(path: Path) -> None:
         receive(store, DELTA).flush()
 
 
-def land(path: Path, step: int, seed: int) -> bool:
+def land(path: Path, root: str, step: int, seed: int) -> bool:
     """False when it was killed."""
-    command = [sys.executable, "-m", "tests.hop.dying", str(path), TARGET.root, str(step), str(seed)]
+    command = [sys.executable, "-m", "tests.hop.dying", str(path), root, str(step), str(seed)]
     code = subprocess.run(command, cwd=REPOSITORY, timeout=120, check=False).returncode
     assert code in (0, -signal.SIGKILL)
     return code == 0
@@ -45,7 +45,7 @@ def test_killed_at_random_points(tmp_path: Path, kills: int) -> None:
         path = tmp_path / str(stores)
         stores += 1
         prepare(path)
-        while not land(path, rng.randint(2, 60), rng.getrandbits(30)):
+        while not land(path, TARGET.root, rng.randint(2, 60), rng.getrandbits(30)):
             killed += 1
             assert tree(path / "snapshots/1") == BASE.files
             assert tree(path / "current") in (BASE.files, TARGET.files)

@@ -2,8 +2,8 @@
 
     nothing of the file has changed so far ──▶ blocks are only looked at ──▶ end of file: a link to the base's
         │ a block changes                                                       └─ no links here: as below
-        ▼ new file (a clone of the base's, where the file system can and much is the same), what was passed over is
-          written, then every block as it comes
+        ▼ new file: a clone of the base's where the file system can, and what changes is written to it; elsewhere what
+          was passed over is written, then every block as it comes
 
 A crash leaves files of the right size with whatever got into them: each block of such a file is looked at first, and
 left alone when it is the target's. Only a file that has this one name is ever written to: what is served, or may be
@@ -27,7 +27,9 @@ from chappe.payload.plan import Block, DeltaPlan
 from chappe.payload.table import NO_BASE
 
 CLONE_BYTES_MIN = 8 << 20
-"""A file of which so much has not changed is cloned: less, and every page of the clone is likely to be replaced."""
+"""Smaller files are written. A larger one is cloned at its first change, before it is known whether anything of it
+stays as it is: where all changes, that takes longer than to write a new file, but little beside the rest of applying.
+"""
 _LINK_REFUSED = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
 
 
@@ -48,7 +50,6 @@ class _Same:
 
     source: int
     passed: list[WholeBlock] = field(default_factory=list)
-    passed_bytes: int = 0
 
 
 class TargetFiles:
@@ -59,7 +60,8 @@ class TargetFiles:
         self._plan, self._arriving = plan, arriving
         self._file = -1
         self._same: _Same | None = None  # of the file at hand, until it is written
-        self._left = self._cloned = False  # the file at hand was there before us; holds the base's bytes
+        self._left = False  # the file at hand was there before us
+        self._cloned = NO_BASE  # the base's file whose bytes it has where nothing is written
 
     def clear(self) -> int:
         """Take away what is not the target's, and tell how many bytes of the rest are there already."""
@@ -82,12 +84,11 @@ class TargetFiles:
         if self._same is not None:
             if self._is_same(self._same, block, whole):
                 self._same.passed.append(whole)
-                self._same.passed_bytes += block.length
                 yield Work(whole, block, write=False)
                 return
-            yield from self._begin_writing()
-        unchanged = self._cloned and self._in_place(block, whole) is not None
-        yield Work(whole, block, write=not unchanged, look=self._left)
+            yield from self._begin_writing(self._in_place(block))
+        there = not whole.pieces and self._cloned != NO_BASE and self._in_place(block) == self._cloned
+        yield Work(whole, block, write=not there, look=self._left)
 
     def end(self) -> Iterator[Work]:
         """After the last block."""
@@ -96,35 +97,35 @@ class TargetFiles:
     def _goto(self, file: int) -> Iterator[Work]:
         while self._file < file:
             if self._same is not None and not self._linked(self._same):
-                yield from self._begin_writing()
+                yield from self._begin_writing(self._same.source)
             self._file += 1
-            self._same, self._left, self._cloned = _Same(NO_BASE), False, False
+            self._same, self._left, self._cloned = _Same(NO_BASE), False, NO_BASE
 
     def _is_same(self, same: _Same, block: Block, whole: WholeBlock) -> bool:
-        source = self._in_place(block, whole)
-        if source is None or same.source not in (NO_BASE, source):
+        source = NO_BASE if whole.pieces else self._in_place(block)
+        if source == NO_BASE or same.source not in (NO_BASE, source):
             return False
         same.source = source
         return True
 
-    def _in_place(self, block: Block, whole: WholeBlock) -> int | None:
-        """The base's file that has this block, unchanged and at this place, in as long a file."""
-        sources = [] if whole.pieces else self._plan.sources(block)
+    def _in_place(self, block: Block) -> int:
+        """The base's file in which the block has been at this place, and which is as long; or NO_BASE."""
+        sources = self._plan.sources(block)
         if len(sources) != 1 or sources[0].file == NO_BASE or sources[0].offset != block.offset:
-            return None
+            return NO_BASE
         sizes = self._base.manifest.files[sources[0].file].size_bytes, self._target.files[block.file].size_bytes
-        return sources[0].file if sizes[0] == sizes[1] else None
+        return sources[0].file if sizes[0] == sizes[1] else NO_BASE
 
     def _path(self) -> Path:
         return self._top / self._target.files[self._file].path
 
-    def _source_path(self, same: _Same) -> Path:
-        return self._base.path / self._base.manifest.files[same.source].path
+    def _source_path(self, source: int) -> Path:
+        return self._base.path / self._base.manifest.files[source].path
 
     def _linked(self, same: _Same) -> bool:
         if same.source == NO_BASE:  # an empty file
             return False
-        source, path = self._source_path(same), self._path()
+        source, path = self._source_path(same.source), self._path()
         with self._arriving.acting():
             self._disk.mkdir(path.parent)
             try:
@@ -137,20 +138,26 @@ class TargetFiles:
                 return False
         return True
 
-    def _begin_writing(self) -> Iterator[Work]:
+    def _begin_writing(self, like: int) -> Iterator[Work]:
+        """`like`: the base's file that the file at hand may go on like; or NO_BASE."""
         same, self._same = self._same, None
         assert same is not None
         path, size_bytes = self._path(), self._target.files[self._file].size_bytes
+        like = like if same.source == NO_BASE else same.source
         with self._arriving.acting():
             self._disk.mkdir(path.parent)
             self._left = _may_be_written(path, size_bytes)
             if not self._left:
                 self._disk.unlink(path)
-                if same.passed_bytes >= CLONE_BYTES_MIN:
-                    self._cloned = self._disk.clone(self._source_path(same), path)
-                if not self._cloned:
+                if (
+                    like != NO_BASE
+                    and size_bytes >= CLONE_BYTES_MIN
+                    and self._disk.clone(self._source_path(like), path)
+                ):
+                    self._cloned = like
+                else:
                     self._disk.create(path, size_bytes)
-        if not self._cloned:
+        if self._cloned == NO_BASE:
             for whole in same.passed:
                 yield Work(whole, self._plan.block(whole.ordinal), write=True, look=self._left, first=False)
 
