@@ -382,7 +382,8 @@ class FleetFluid:
                 if not self._of(name).dead:
                     self._tell_links(name)
             for hop in self._hops.values():
-                hop.moved_bytes = hop.busy_s = 0.0
+                if hop.moved_bytes:  # else its seconds are told with its next chunk, as meters do
+                    hop.moved_bytes = hop.busy_s = 0.0
 
     def step(self) -> None:
         """One tick."""

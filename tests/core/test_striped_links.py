@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
+from bench.faults import UPLINKS
+from bench.fleetfluid import FleetFluid, Line
 from chappe.core import events as ev
 from chappe.core.chain import SOURCE
+from chappe.core.effects import Effect, Log
+from chappe.core.links import Estimate
 from chappe.core.publication import Publication
 from chappe.core.striped import hop_bytes_per_s
 from tests.core.test_fleet_random import Node
@@ -63,16 +69,45 @@ def report(
     storm: StripedStorm, node: Node, rates: dict[str, float], streams: dict[str, int], *, sending: bool = True
 ) -> None:
     """Two seconds of each of these hops, all of them busy."""
-    assert node.session is not None
-    samples = [
+    tell(storm, node, samples(rates, streams, sending=sending))
+
+
+def samples(rates: dict[str, float], streams: dict[str, int], *, sending: bool) -> list[ev.LinkSample]:
+    return [
         ev.LinkSample(peer, sending, rate, 2.0 * streams[peer], 4, round(2 * rate * streams[peer]))
         for peer, rate in rates.items()
     ]
-    storm.tell(ev.LinksMeasured(node.worker_id, node.session, tuple(samples)))
+
+
+def tell(storm: StripedStorm, node: Node, said: list[ev.LinkSample]) -> None:
+    assert node.session is not None
+    storm.tell(ev.LinksMeasured(node.worker_id, node.session, tuple(said)))
+
+
+Factor = Callable[[str, str], float]
+"""Of what the plan gives a hop, what it carries: by parent and child."""
+
+
+def rounds(storm: StripedStorm, publication: Publication, factor: Factor, count: int = 4) -> None:
+    """Everybody tells of both sides, every two seconds; the first time says only when telling begins."""
+    for _ in range(count):
+        storm.now += 2.0
+        for node in storm.nodes:
+            fed = fed_by(publication, node)
+            if node.worker_id == publication.origin_id:
+                fed = dict(Counter(c.members[0] for c in publication.layout.chains if c.members))
+            sent = {p: factor(node.worker_id, p) * rate for p, rate in shares(publication, node).items() if p in fed}
+            said = samples(sent, fed, sending=True)
+            if node.worker_id != publication.origin_id:
+                parents = parents_of(publication, node)
+                got = shares(publication, node, sending=False)
+                taken = {p: factor(p, node.worker_id) * rate for p, rate in got.items()}
+                said += samples(taken, parents, sending=False)
+            tell(storm, node, said)
 
 
 def sender_to_two(storm: StripedStorm) -> tuple[Publication, Node, dict[str, int]]:
-    """A relay that feeds two others or more."""
+    """A relay that feeds two others or more, none of which has everything from it."""
     (publication,) = storm.fleet.state.publications.values()
     for node in storm.relays:
         fed = fed_by(publication, node)
@@ -81,43 +116,87 @@ def sender_to_two(storm: StripedStorm) -> tuple[Publication, Node, dict[str, int
     raise AssertionError("nobody feeds two")
 
 
+def up(storm: StripedStorm, node: Node) -> Estimate:
+    return storm.fleet.state.workers[node.worker_id].links.up
+
+
+def down(storm: StripedStorm, node: Node) -> Estimate:
+    return storm.fleet.state.workers[node.worker_id].links.down
+
+
+def slow_sender(node: Node) -> Factor:
+    return lambda parent, _: SLOW if parent == node.worker_id else 1.0
+
+
 def test_all_hops_of_a_sender_are_slow() -> None:
     storm = laid()
     publication, node, fed = sender_to_two(storm)
-    share, layout = shares(publication, node), publication.layout.to_json()
-    slow = times(SLOW, share)
-    report(storm, node, slow, fed)
-    storm.now += 2.0
-    worker = storm.fleet.state.workers[node.worker_id]
-    assert not worker.links.up.known(storm.now), "two seconds are no evidence"
-    report(storm, node, slow, fed)
-    assert worker.links.up.bytes_per_s == pytest.approx(SLOW * total(share, fed))
+    layout = publication.layout.to_json()
+    rounds(storm, publication, slow_sender(node), 3)
+    assert not up(storm, node).known(storm.now), "two reports are no evidence"
+    rounds(storm, publication, slow_sender(node), 1)
+    assert up(storm, node).bytes_per_s == pytest.approx(SLOW * total(shares(publication, node), fed))
     assert publication.layout.to_json() == layout, "who is moved, and where to, is another question"
     assert "its uplink carries" in publication.members[node.worker_id].why
+    others = [other for other in storm.relays if other is not node]
+    assert not any(up(storm, other).known(storm.now) or down(storm, other).known(storm.now) for other in others)
     storm.do_coordinator()
     assert storm.fleet.state.workers[node.worker_id].links.up.known(storm.now), "it is stored"
 
 
-@pytest.mark.parametrize("case", ["one hop is well", "one is not heard", "a good report between", "one receiver only"])
+def test_what_is_known_is_not_said_again() -> None:
+    storm = laid()
+    publication, node, _ = sender_to_two(storm)
+    said: list[Log] = []
+    true = storm.fleet.handle
+
+    def handle(event: ev.Event, now: float) -> list[Effect]:
+        effects = true(event, now)
+        said.extend(e for e in effects if isinstance(e, Log) and e.event == "uplink_short")
+        return effects
+
+    storm.fleet.handle = handle  # type: ignore[method-assign]
+    rounds(storm, publication, slow_sender(node), 16)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    "case", ["one hop is well", "good reports between", "one receiver only", "its receivers are slow with everybody"]
+)
 def test_what_is_no_evidence_against_an_uplink(case: str) -> None:
     storm = laid()
     publication, node, fed = sender_to_two(storm)
-    share = shares(publication, node)
-    slow = times(SLOW, share)
-    first, *rest = fed
-    for turn in range(4):
-        storm.now += 2.0
+    most = max(fed, key=lambda peer: fed[peer] * shares(publication, node)[peer])
+
+    def factor(parent: str, child: str) -> float:
+        ours = parent == node.worker_id
         match case:
             case "one hop is well":
-                report(storm, node, slow | {first: share[first]}, fed)
-            case "one is not heard":
-                report(storm, node, {peer: slow[peer] for peer in rest}, fed)
-            case "a good report between":
-                report(storm, node, slow if turn % 2 else share, fed)
+                return SLOW if ours and child != most else 1.0
+            case "one receiver only":
+                return SLOW if child == most else 1.0
+            case "its receivers are slow with everybody":
+                return SLOW if child in fed else 1.0
             case _:
-                report(storm, node, {first: slow[first]}, fed)
-    links = storm.fleet.state.workers[node.worker_id].links
-    assert links.up.bytes_per_s in (0.0, pytest.approx(total(share, fed)))
+                return SLOW if ours else 1.0
+
+    for _ in range(5):
+        rounds(storm, publication, factor, 2)
+        if case == "good reports between":
+            rounds(storm, publication, lambda *_: 1.0, 2)
+    assert not up(storm, node).known(storm.now)
+
+
+def test_who_is_not_heard_is_no_evidence() -> None:
+    storm = laid()
+    publication, node, fed = sender_to_two(storm)
+    slow = times(SLOW, shares(publication, node))
+    first = max(fed, key=lambda peer: fed[peer] * slow[peer])
+    rounds(storm, publication, lambda *_: 1.0, 1)
+    for _ in range(5):
+        storm.now += 2.0
+        report(storm, node, {peer: rate for peer, rate in slow.items() if peer != first}, fed)
+    assert not up(storm, node).known(storm.now)
 
 
 def receiver_of_two(storm: StripedStorm) -> tuple[Publication, Node, dict[str, int]]:
@@ -131,41 +210,28 @@ def receiver_of_two(storm: StripedStorm) -> tuple[Publication, Node, dict[str, i
     raise AssertionError("nobody has two such parents")
 
 
-def well(storm: StripedStorm, publication: Publication, but: str) -> None:
-    """Everybody sends well, except to this one."""
-    heads = Counter(c.members[0] for c in publication.layout.chains if c.members)
-    for node in storm.nodes:
-        if node.worker_id == but:
-            continue
-        fed = dict(heads) if node.worker_id == publication.origin_id else fed_by(publication, node)
-        rates = {peer: rate * (SLOW if peer == but else 1) for peer, rate in shares(publication, node).items()}
-        report(storm, node, rates, fed)
-
-
 @pytest.mark.parametrize("others", ["are well", "are slow", "say nothing"])
 def test_all_hops_of_a_receiver_are_slow(others: str) -> None:
     storm = laid()
     publication, node, parents = receiver_of_two(storm)
     slow = times(SLOW, shares(publication, node, sending=False))
-    for _ in range(2):
-        storm.now += 2.0
-        if others == "are well":
-            well(storm, publication, node.worker_id)
-        elif others == "are slow":
-            for parent in parents:
-                sender = node_of(storm, parent)
-                fed = fed_by(publication, sender)
-                slow_too = {peer: SLOW * rate for peer, rate in shares(publication, sender).items() if peer in fed}
-                report(storm, sender, slow_too, fed)
-        report(storm, node, slow, parents, sending=False)
-    worker = storm.fleet.state.workers[node.worker_id]
+
+    def factor(parent: str, child: str) -> float:
+        return SLOW if child == node.worker_id or (others == "are slow" and parent in parents) else 1.0
+
+    if others == "say nothing":
+        for _ in range(5):
+            storm.now += 2.0
+            report(storm, node, slow, parents, sending=False)
+    else:
+        rounds(storm, publication, factor)
     if others == "are well":
-        assert worker.links.down.bytes_per_s == pytest.approx(total(slow, parents))
+        assert down(storm, node).bytes_per_s == pytest.approx(total(slow, parents))
         assert passes_on(publication, node.worker_id) == 0, "it would throttle whoever is behind it"
         assert len(publication.layout.places(node.worker_id)) == len(publication.layout.stripes)
         assert "its downlink carries" in publication.members[node.worker_id].why
     else:
-        assert not worker.links.down.known(storm.now)
+        assert not down(storm, node).known(storm.now)
         assert passes_on(publication, node.worker_id) >= 1
 
 
@@ -187,14 +253,55 @@ def test_a_sum_that_is_more_than_was_believed_counts_as_far_as_both_ends_say_it(
         assert not worker.links.up.known(storm.now)
 
 
-def test_claims_of_long_ago_are_none() -> None:
+def test_a_full_uplink_is_no_slow_downlink() -> None:
+    """What its owner receives waits for ACKs: its parents get on well with everybody else."""
     storm = laid()
-    publication, node, parents = receiver_of_two(storm)
-    slow = times(SLOW, shares(publication, node, sending=False))
-    for _ in range(2):
-        storm.now += 2.0
-        well(storm, publication, node.worker_id)
+    publication, node, _ = sender_to_two(storm)
+    rounds(storm, publication, slow_sender(node))
+    assert up(storm, node).known(storm.now)
+    rounds(storm, publication, lambda parent, child: SLOW if node.worker_id in (parent, child) else 1.0, 6)
+    assert not down(storm, node).known(storm.now)
+    assert passes_on(publication, node.worker_id) >= 1
+
+
+def test_who_was_silent_begins_anew() -> None:
+    storm = laid()
+    publication, node, _ = sender_to_two(storm)
     for _ in range(4):
+        rounds(storm, publication, slow_sender(node), 2)
         storm.now += 6.0
-        report(storm, node, slow, parents, sending=False)
-    assert not storm.fleet.state.workers[node.worker_id].links.down.known(storm.now)
+    assert not up(storm, node).known(storm.now)
+
+
+def halved(victim: str, shares_of: Sequence[float], factor: float = 0.5) -> FleetFluid:
+    """The fleet of `bench faults --topology striped`, in which somebody's uplink drops at half of the bytes."""
+    rate = 1.25e6
+    lines = [Line(f"w{i}", rate * up, rate, rate * up, rate) for i, up in enumerate(shares_of)]
+    fluid = FleetFluid(24_000_000, 2 * rate, lines)
+    fluid.begin()
+    half = fluid.total * len(lines) // 2
+    fluid.until(lambda: sum(len(node.held) for node in fluid.nodes.values()) >= half)
+    node = fluid.nodes[victim]
+    node.line = replace(node.line, up=factor * node.line.up)
+    return fluid
+
+
+@pytest.mark.parametrize("victim", ["w0", "w1", "w2", "w3", "w4"])
+def test_an_uplink_that_halves_in_the_middle_is_noticed_within_ten_seconds(victim: str) -> None:
+    fluid = halved(victim, UPLINKS)
+    fault_s = fluid.now
+    feeds = {fluid.publication.layout.child(place) for place in fluid.publication.layout.places(victim)}
+    assert len(feeds - {None}) >= 2
+    fluid.until(lambda: fluid.logs["uplink_short"] > 0 or fluid.now > fault_s + 10.0)
+    assert fluid.logs["uplink_short"] == 1
+    links = fluid.fleet.state.workers[victim].links
+    assert links.up.bytes_per_s == pytest.approx(fluid.nodes[victim].line.up, rel=0.25)
+    fluid.run()
+    blamed = [line for line in fluid.trail if "_short" in line and f"'{victim}'" not in line]
+    assert blamed == []
+
+
+def test_nobody_is_blamed_where_links_are_what_they_are() -> None:
+    fluid = halved("w0", UPLINKS, 1.0)
+    fluid.run()
+    assert not fluid.logs["uplink_short"] + fluid.logs["downlink_short"]

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from planted import Bug, _nothing, _set
 
-from chappe.core import publication, striped_links
+from chappe.core import carried, publication, striped_links
 from chappe.core.chain import Layout
 from chappe.core.holding import Held
 from chappe.core.measuring import Measuring
 from chappe.core.placement import Placement
 from chappe.core.ranges import RangeSet
+from chappe.core.striped_links import StripedLinks
 from chappe.core.stripemap import PLAIN, StripeMap
 from chappe.core.upstream import Upstream
 from chappe.hop.guard import Ticket
@@ -63,8 +64,15 @@ def _dead_end_kept_in_one_stripe(patch: pytest.MonkeyPatch) -> None:
 
 def _one_receiver_is_enough(patch: pytest.MonkeyPatch) -> None:
     """Whatever a hop carries of what it should, its sender is the limit."""
-    patch.setattr(striped_links, "PEERS_MIN", 1)
-    patch.setattr(striped_links, "SLOW_SHARE", 10.0)
+    patch.setattr(carried, "PEERS_MIN", 1)
+    patch.setattr(striped_links, "PEERS_MIN", 0)
+    for share in ("SLOW_SHARE", "PEER_SHARE", "PACE_SHARE", "LOW_SHARE"):
+        patch.setattr(carried, share, 10.0)
+
+
+def _slow_peers_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """Whoever sends to two that are slow with everybody is blamed for it."""
+    patch.setattr(StripedLinks, "_clear", lambda *_, **__: True)
 
 
 def _hops_of_stripes_are_evidence(patch: pytest.MonkeyPatch) -> None:
@@ -102,5 +110,14 @@ BUGS = [
     Bug("page-never-doubted", _set(Held, "on_corrupt", lambda *_: False), ("poison",), "does not end|without a parent"),
     Bug("lost-stripe-stays-lost", _lost_for_good, ("kill", "reset"), "does not end|without a parent"),
     Bug("one-receiver-is-enough", _one_receiver_is_enough, ("clock",), "counts as short|was measured as"),
+    Bug(
+        "slow-peers-not-looked-at",
+        _slow_peers_are_not_looked_at,
+        ("tail", "downlink"),
+        "counts as short",
+        13,
+        most=24,
+        scale=3,
+    ),
     Bug("hops-of-stripes-are-evidence", _hops_of_stripes_are_evidence, ("clock",), "is demoted|was measured as"),
 ]

@@ -2,23 +2,30 @@
 
     carried    bytes of all hops of a node in one direction over the time since its last report, of each hop what both
                ends agree on: at least that much the link carries, and a figure that is less is raised
-    sender     all its hops are slow, to two receivers or more, for SLOW_S busy seconds: what they carry together is its
-               uplink. Who it feeds loses time by it: `rebalance` moves them
-    receiver   all its hops are slow, and two of its parents or more send well to somebody else meanwhile: what arrives
-               is its downlink. It is a tail from then on, for it would throttle whoever is behind it
+    sender     all its hops are slow, to two receivers or more, that get on well with their other parents: what it
+               carries together is its uplink. Who it feeds loses time by it: `rebalance` moves them
+    receiver   all its hops are slow, from two parents or more, and most of what it should get is from such as send well
+               to everybody else: what arrives is its downlink. It is a tail from then on, for it would throttle whoever
+               is behind it
 
-Slow is below SLOW_SHARE of what the plan gives the hop, with something to send: a hop that keeps up says
-nothing. A node can lower only itself; what it says to raise itself counts as far as its peers say the same. The
-next plan starts from the new figures.
+What slow is, and for how long, is `carried`'s: below what the plan gives the hops, with something to send; a hop that
+keeps up says nothing. Slow ones lower only the node that says so itself; what it says to raise itself counts as far as
+its peers say the same. The next plan starts from the new figures. A verdict that is wrong costs that plan, one that
+comes late hardly anything, since nobody is moved by an uplink's: so who might as well be the limit is no evidence.
 
   l1  a sender that says less than it sends       its uplink is believed to be less: it is given less to send
   l2  a sender or receiver that says more         the other end does not: nothing is raised
   l3  a single receiver, or a single parent       could as well be the limit itself: no evidence
-  l4  a hop that is well, or is not heard         no evidence, begins anew; unless it is a small part of all
-  l5  a parent with no other child                cannot be cleared: a receiver of such parents alone is not judged
+  l4  a hop that is well, or is not heard         no evidence, unless it is a small part of all
+  l5  a peer without another one, or with others  cannot be cleared: it does not count, as when all of its hops are
+      of which it says nothing                    slow. What comes through whoever is judged is left out
   l6  two versions on their way                   share the links: no evidence
-  l7  reports are late                            a claim older than CLAIM_S is none
+  l7  reports are late                            begins anew; a claim older than CLAIM_S is none
   l8  the coordinator restarts                    the seconds are gone, the figures are stored
+  l9  a node pauses, or its source comes and goes one slow report, or a quick pace: no evidence
+  l10 everything is slow at once                  nobody can be cleared: no evidence
+  l11 an uplink is full, and delays the ACKs of   so it receives slowly: after a verdict on its uplink there is none
+      all that its owner receives                 on its downlink
 """
 
 from __future__ import annotations
@@ -28,7 +35,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from chappe.core.chain import SOURCE
+from chappe.core.carried import PEERS_MIN, Carried
+from chappe.core.chain import SOURCE, Place
 from chappe.core.context import Context
 from chappe.core.events import LinkSample, Role
 from chappe.core.placement import Placement
@@ -39,21 +47,15 @@ from chappe.core.striped import describe, hop_bytes_per_s
 from chappe.core.workers import Worker
 from chappe.units import format_rate
 
-SLOW_SHARE = 0.7
-SLOW_S = 4.0
-PEERS_MIN = 2
-SMALL_SHARE = 0.15
-"""Of what all hops of a node should carry: whole chunks of a small stripe are too few to say how fast it is."""
 CLAIM_S = 5.0
 WALL_MIN_S, WALL_MAX_S = 1.0, 5.0
 """Between two reports: shorter ones come in bursts, before a longer one the node was silent."""
 RAISED = 1.05
-
-
-@dataclass(slots=True)
-class _Seen:
-    bytes: float = 0.0
-    busy_s: float = 0.0
+SAME_SHARE = 0.15
+"""Of what is known: a verdict that says it again is not news."""
+CLEARED_SHARE = 0.5
+APART_SHARE = 0.8
+"""Of what a peer should carry: the rest comes through whoever is judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,6 @@ class _Claim:
     """Of one end of a hop. `bytes_per_s` is over the time since the report before; None: nobody knows how long."""
 
     bytes_per_s: float | None
-    well: bool  # not slow, with something to send
     time_s: float
 
 
@@ -69,8 +70,9 @@ class StripedLinks:
     def __init__(self, context: Context, placement: Placement) -> None:
         self._context = context
         self._placement = placement
-        self._seen: dict[tuple[str, str, bool], _Seen] = {}  # object, worker, sending
+        self._carried: dict[tuple[str, str, bool], Carried] = {}  # object, worker, sending
         self._claims: dict[tuple[str, str, bool], _Claim] = {}  # worker, peer, sending
+        self._short_up: set[tuple[str, str]] = set()  # object, worker
         self._told_s: dict[str, float] = {}  # worker: its last report
         self._parts: dict[str, list[LinkSample]] = {}  # worker: what it has said since
 
@@ -80,6 +82,7 @@ class StripedLinks:
         flowing = [p for p in self._context.active() if self._takes_part(p, worker)]
         if len(flowing) != 1 or flowing[0].stripes.plain:
             self._parts.pop(key, None)
+            self._told_s.pop(key, None)
             return  # none, or two at once, which share the link
         parts = self._parts.setdefault(key, [])
         parts += samples
@@ -92,14 +95,18 @@ class StripedLinks:
     def _take(self, publication: Publication, worker: Worker, samples: list[LinkSample], wall_s: float) -> None:
         for sending in (True, False):
             mine = [s for s in samples if s.sending is sending]
-            streams, wanted = self._hops(publication, worker, sending=sending)
-            self._note(worker, mine, streams, wanted, wall_s)
+            streams, wanted = self._expected(publication, worker, sending=sending)
+            self._note(worker, mine, wall_s)
+            carried = self._carried.setdefault((publication.object_id, worker.worker_id, sending), Carried())
+            carried.take(wall_s, mine, streams, wanted)
             if worker.role is Role.RELAY:  # an origin's are summed by `measuring`
                 self._raise(worker, mine, sending=sending)
-                self._judge(publication, worker, mine, streams, wanted, sending=sending)
-        if len(self._claims) > 64 * (1 + len(self._context.state.workers)):
-            now = self._context.now
+                self._judge(publication, worker, carried, sending=sending)
+        if len(self._claims) + len(self._carried) > 64 * (1 + len(self._context.state.workers)):
+            now, active = self._context.now, {p.object_id for p in self._context.active()}
             self._claims = {key: claim for key, claim in self._claims.items() if now - claim.time_s <= CLAIM_S}
+            self._carried = {key: side for key, side in self._carried.items() if key[0] in active}
+            self._short_up = {key for key in self._short_up if key[0] in active}
 
     @staticmethod
     def _takes_part(publication: Publication, worker: Worker) -> bool:
@@ -107,37 +114,40 @@ class StripedLinks:
         return here and any(publication.members[w].level == 0 for w in publication.layout.workers())
 
     @staticmethod
-    def _hops(publication: Publication, worker: Worker, *, sending: bool) -> tuple[Counter[str], Counter[str]]:
-        """By peer: streams to children that still lack something, or from parents, and what they should carry."""
+    def _hops(publication: Publication, worker: Worker, *, sending: bool) -> list[tuple[str, Place | None, int]]:
+        """Peer, own place and stripe: to children that still lack something, or from parents."""
         layout = publication.layout
-        found: list[tuple[str, int]] = []
+        found: list[tuple[str, Place | None, int]] = []
         if sending and worker.role is Role.ORIGIN:
-            found = [(c.members[0], c.stripe) for c in layout.chains if c.members and not c.rooted]
+            found = [(c.members[0], None, c.stripe) for c in layout.chains if c.members and not c.rooted]
         for place in layout.places(worker.worker_id):
             if sending:
                 child = layout.child(place)
-                found += [] if child is None else [(child, place.chain.stripe)]
+                found += [] if child is None else [(child, place, place.chain.stripe)]
             else:
                 above = layout.ancestors(place, 1)
-                found += [(publication.origin_id if p == SOURCE else p, place.chain.stripe) for p in above]
-        if sending:
-            found = [(peer, stripe) for peer, stripe in found if publication.members[peer].level == 0]
+                found += [(publication.origin_id if p == SOURCE else p, place, place.chain.stripe) for p in above]
+        return [hop for hop in found if not sending or publication.members[hop[0]].level == 0]
+
+    def _expected(
+        self, publication: Publication, worker: Worker, *, sending: bool, apart_from: str = ""
+    ) -> tuple[Counter[str], Counter[str]]:
+        """By peer: streams, and what they should carry; without what comes to `worker` through somebody."""
         streams: Counter[str] = Counter()
         wanted: Counter[str] = Counter()
-        for peer, stripe in found:
+        for peer, place, stripe in self._hops(publication, worker, sending=sending):
+            if place is not None and apart_from in place.chain.members[: place.position]:
+                continue
             streams[peer] += 1
             wanted[peer] += round(hop_bytes_per_s(publication, stripe))
         return streams, wanted
 
     # ---- what is said ----
 
-    def _note(
-        self, worker: Worker, samples: list[LinkSample], streams: Counter[str], wanted: Counter[str], wall_s: float
-    ) -> None:
+    def _note(self, worker: Worker, samples: list[LinkSample], wall_s: float) -> None:
         for s in samples:
-            well = s.bytes_per_s > 0 and s.bytes_per_s * streams[s.peer] >= SLOW_SHARE * wanted[s.peer]
             over = s.bytes / wall_s if wall_s else None
-            self._claims[worker.worker_id, s.peer, s.sending] = _Claim(over, well, self._context.now)
+            self._claims[worker.worker_id, s.peer, s.sending] = _Claim(over, self._context.now)
 
     def _fresh(self, worker_id: str, peer: str, *, sending: bool) -> _Claim | None:
         claim = self._claims.get((worker_id, peer, sending))
@@ -159,44 +169,35 @@ class StripedLinks:
 
     # ---- what is less than was believed ----
 
-    def _judge(
-        self,
-        publication: Publication,
-        worker: Worker,
-        samples: list[LinkSample],
-        streams: Counter[str],
-        wanted: Counter[str],
-        *,
-        sending: bool,
-    ) -> None:
-        key = (publication.object_id, worker.worker_id, sending)
-        heard = {s.peer: s for s in samples if s.peer in streams and s.bytes_per_s > 0}
-        slow = {p: s for p, s in heard.items() if s.bytes_per_s * streams[p] < SLOW_SHARE * wanted[p]}
-        others = sum(share for peer, share in wanted.items() if peer not in slow)
-        busy_s = min((s.busy_s / streams[peer] for peer, s in slow.items()), default=0.0)
-        told = len(slow) >= PEERS_MIN and others <= SMALL_SHARE * wanted.total()
-        if not (told and busy_s > 0) or not (sending or self._cleared(slow, worker)):
-            self._seen.pop(key, None)
+    def _judge(self, publication: Publication, worker: Worker, carried: Carried, *, sending: bool) -> None:
+        short = carried.short()
+        if short is None or (not sending and (publication.object_id, worker.worker_id) in self._short_up):
             return
-        seen = self._seen.setdefault(key, _Seen())
-        seen.bytes += busy_s * sum(s.bytes_per_s * streams[peer] for peer, s in heard.items())
-        seen.busy_s += busy_s
-        if seen.busy_s >= SLOW_S:
-            del self._seen[key]
-            self._settle(publication, worker, seen.bytes / seen.busy_s, sending=sending)
+        cleared = [p for p in short.peers if self._clear(publication, p, worker, sending=not sending)]
+        most = sum(carried.wanted[p] for p in cleared) >= CLEARED_SHARE * carried.wanted.total()
+        if not (most if not sending else len(cleared) >= PEERS_MIN):
+            return
+        carried.clear()
+        if sending:
+            self._short_up.add((publication.object_id, worker.worker_id))
+        self._settle(publication, worker, short.bytes_per_s, sending=sending)
 
-    def _cleared(self, parents: Iterable[str], child: Worker) -> bool:
-        """So many of them send well to somebody else that they are not the limit."""
-        cleared = 0
-        for parent in parents:
-            others = (peer for sender, peer, sending in self._claims if sender == parent and sending)
-            claims = [self._fresh(parent, peer, sending=True) for peer in others if peer != child.worker_id]
-            cleared += any(claim is not None and claim.well for claim in claims)
-        return cleared >= PEERS_MIN
+    def _clear(self, publication: Publication, peer: str, but: Worker, *, sending: bool) -> bool:
+        """It gets on well with everybody else, as far as that does not hang on `but`: it is not the limit."""
+        side = self._carried.get((publication.object_id, peer, sending))
+        worker = self._context.state.workers.get(peer)
+        if side is None or worker is None:
+            return False
+        _, apart = self._expected(publication, worker, sending=sending, apart_from=but.worker_id)
+        return side.fine([p for p in apart if p != but.worker_id and apart[p] >= APART_SHARE * side.wanted[p]])
 
     def _settle(self, publication: Publication, worker: Worker, bytes_per_s: float, *, sending: bool) -> None:
-        (worker.links.up if sending else worker.links.down).settle(bytes_per_s, self._context.now)
+        assumed, now = self._context.config.assumed_bytes_per_s, self._context.now
+        known = (uplink if sending else downlink)(worker, assumed, now).bytes_per_s
+        (worker.links.up if sending else worker.links.down).settle(bytes_per_s, now)
         self._context.persist_worker(worker)
+        if abs(bytes_per_s - known) <= SAME_SHARE * known:
+            return  # said before
         reason = RebuildReason.SLOW_SENDER if sending else RebuildReason.SLOW_RECEIVER
         rate, what = format_rate(bytes_per_s), "uplink" if sending else "downlink"
         version = publication.version

@@ -69,6 +69,7 @@ class Node(Process):
         super().__init__(world, worker_id, name, line, clock)
         self.uplink_bytes_per_s, self.downlink_bytes_per_s = line.uplink_bytes_per_s, line.downlink_bytes_per_s
         self.slowed: list[tuple[float, float]] = []  # by faults: the share that is left of its uplink and its downlink
+        self.ever_slowed = False
         self.guard = SimGuard(worker_id, stall_timeout_s=STALL_FLOOR_S)
         self.copies: dict[str, Copy] = {}
         self.serving: list[Stream] = []
@@ -76,7 +77,7 @@ class Node(Process):
 
     def relink(self) -> None:
         """`slowed` has changed."""
-        self.world.ever_slowed = True
+        self.ever_slowed = self.world.ever_slowed = True
         self.uplink_bytes_per_s = self.line.uplink_bytes_per_s * prod(up for up, _ in self.slowed)
         self.downlink_bytes_per_s = self.line.downlink_bytes_per_s * prod(down for _, down in self.slowed)
         self.world.share(self)

@@ -2,7 +2,7 @@
 
 at a stream's first message   its child has one parent in this stripe, and both ends mean the same chunks
 at every chunk                it is of the stripe that the stream is for, and has not come before
-when a link counts as less    in a fleet whose links have always been what they are, it is what it carries
+when a link counts as less    it is what it carries, whatever others do, where it has always been what it is
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class StripeChecks:
         up = log.event == "uplink_short"
         known = (links.up if up else links.down).bytes_per_s
         share = known / (relay.uplink_bytes_per_s if up else relay.downlink_bytes_per_s)
-        if abs(share - 1) > MEASURED_WITHIN and not self._world.ever_slowed:
+        if abs(share - 1) > MEASURED_WITHIN and not (relay.ever_slowed or self._world.ever_cut):
             what = "uplink" if up else "downlink"
             self._checks.fail(f"the {what} of {relay.name} counts as short: as {share:.2f} of what it is")
 

@@ -75,6 +75,7 @@ class World:
         self.odd = False  # some chunk somewhere is not what it should be
         self.forged = False  # nor is some page
         self.ever_slowed = False  # some link, or it was cut, or a process stood still
+        self.ever_cut = False
         self.disturbed_s = -1e9  # when something went wrong last, or was mended
         self.checks = Checks(self)
         self._sessions = 0
@@ -134,7 +135,7 @@ class World:
     def network_changed(self) -> None:
         """Or a process stands still, which looks the same from outside."""
         self.disturbed()
-        self.ever_slowed = True
+        self.ever_slowed = self.ever_cut = True
         for node in self.nodes.values():
             if node.running:
                 node.watch_session()
