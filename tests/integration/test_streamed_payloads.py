@@ -3,6 +3,7 @@
 | happens while later blocks are still being encoded  | then |
 |-----------------------------------------------------|------|
 | nothing                                             | workers hold what is made; payload_bytes is the real one |
+| not a chunk can leave yet                           | the full object is not hashed, for a moment |
 | a relay is killed and starts again with half of it  | it goes on, and lands |
 | a worker joins                                      | it gets it, too |
 | the coordinator restarts                            | nobody is moved |
@@ -13,11 +14,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -28,11 +31,13 @@ from chappe.cli.localfleet import LocalFleet, RelaySpec
 from chappe.core.digest import XXH3_128, Algorithm
 from chappe.core.manifest import Manifest
 from chappe.errors import ChappeError, SnapshotChangedError
-from chappe.origin import choosing
+from chappe.origin import choosing, headstart
 from chappe.origin.blocksources import Compared, MakeBlocks
 from chappe.origin.compressing import Whole
 from chappe.origin.deltas import DeltaFile
 from chappe.origin.scan import scan
+from chappe.origin.session import OriginSession
+from chappe.origin.source import OriginObject
 from chappe.payload.container import EncodedBlock
 from chappe.payload.delta import Mapper
 from chappe.payload.plan import DeltaPlan
@@ -43,6 +48,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="function")
 
 MB = 1 << 20
 RECEIVED = "relayd_received_bytes_total"
+Made = Literal["delta", "compressed"]
 
 
 def noise(folder: Path, seed: int, blocks: int = 5) -> Path:
@@ -70,14 +76,17 @@ class Held:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gate = threading.Event()
+        self.free = 5
+        """Blocks that are not held."""
+        self.begun = threading.Event()
+        """Blocks are being made."""
         for kind in (Compared, Whole):
             monkeypatch.setattr(kind, "opened", self._holding(kind.opened))
 
     def _holding(self, opened):  # type: ignore[no-untyped-def]
-        gate = self.gate
-
         def late(function: Callable[[int], EncodedBlock], ordinal: int) -> EncodedBlock:
-            assert ordinal < 5 or gate.wait(120)
+            self.begun.set()
+            assert ordinal < self.free or self.gate.wait(120)
             return function(ordinal)
 
         @contextmanager
@@ -178,6 +187,61 @@ async def test_a_delta_too_and_then_the_next(fleet: LocalFleet, tmp_path: Path, 
         assert (result.kind, result.installed) == ("delta", 2)
         assert_same_bytes(fleet, three, "w1", "w2")
     await verified(fleet, "w1", "w2")
+
+
+@pytest.mark.parametrize("payload", ["delta", "compressed"])
+async def test_the_first_chunks_are_made_before_the_full_object_is_hashed(
+    fleet: LocalFleet,
+    tmp_path: Path,
+    held: Held,
+    monkeypatch: pytest.MonkeyPatch,
+    payload: Made,
+) -> None:
+    one = noise(tmp_path / "v1", 1)
+    two = changed(one, tmp_path / "v2", 2)
+    hashed: list[int] = []
+    plain = OriginObject.hash
+
+    async def hash_it(source: OriginObject) -> str:
+        hashed.append(1)
+        return await plain(source)
+
+    monkeypatch.setattr(headstart, "HEAD_START_S", 120)
+    monkeypatch.setattr(OriginObject, "hash", hash_it)
+    async with AsyncPublisher(fleet.address, spool=tmp_path) as publisher:
+        await (await publisher.publish(one, payload="full")).wait(timeout_s=120)
+        held.free = 0
+        held.begun.clear()
+        publication = await publisher.publish(two, payload=payload)
+        assert await asyncio.to_thread(held.begun.wait, 120)
+        assert len(hashed) == 1
+        held.gate.set()
+        assert (await publication.wait(timeout_s=120)).installed == 2
+    assert len(hashed) == 2
+    assert_same_bytes(fleet, two, "w1", "w2")
+
+
+async def test_nothing_leaves_for_long_and_the_root_does_not_wait(
+    fleet: LocalFleet, tmp_path: Path, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = noise(tmp_path / "v1", 1)
+    two = changed(one, tmp_path / "v2", 2)
+    rooted = asyncio.Event()
+    async with AsyncPublisher(fleet.address, spool=tmp_path) as publisher:
+        await (await publisher.publish(one, payload="full")).wait(timeout_s=120)
+        announce = OriginSession.announce_root
+
+        def announced(session: OriginSession, object_id: str, root: str) -> None:
+            announce(session, object_id, root)
+            rooted.set()
+
+        monkeypatch.setattr(OriginSession, "announce_root", announced)
+        held.free = 0
+        publication = await publisher.publish(two, payload="delta")
+        await asyncio.wait_for(rooted.wait(), 120)  # with not one block made
+        held.gate.set()
+        assert (await publication.wait(timeout_s=120)).installed == 2
+    assert_same_bytes(fleet, two, "w1", "w2")
 
 
 async def test_the_publisher_goes_and_comes_again(fleet: LocalFleet, tmp_path: Path, held: Held) -> None:

@@ -121,11 +121,12 @@ class CompressedOffer:
         file: DeltaFile,
         expected_bytes: int,
         root: asyncio.Future[str],
+        on_first: Callable[[], None],
     ) -> None:
-        """`expected_bytes` is what a sample has told."""
+        """`expected_bytes` is what a sample has told; `on_first` hears that the first chunks can leave."""
         self.object_id = object_id
         self._node, self._version, self._file, self._root = node, version, file, root
-        self._served = Streamed(node, object_id, version, file, expected_bytes, self._fail)
+        self._served = Streamed(node, object_id, version, file, expected_bytes, self._fail, on_first)
         self._stopped = False
 
     async def run(self) -> None:

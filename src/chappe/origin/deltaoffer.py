@@ -59,15 +59,21 @@ class DeltaOffers:
         manifest: Manifest,
         wanted: set[str],
         root: asyncio.Future[str],
+        on_first: Callable[[], None],
     ) -> None:
-        """`manifest` is that of the full object."""
+        """`manifest` is that of the full object; `on_first` hears that the first chunks of one can leave."""
         self._node, self._version, self._planned, self._manifest = node, version, planned, manifest
         self._left = {base: planned.object_ids[base] for base in wanted if base in planned.object_ids}
-        self._root = root
+        self._root, self._on_first = root, on_first
         self._served: dict[str, Streamed] = {}
         self._files = [planned.make(Compared(planned.base, planned.target), manifest)]
         self._stopped = False
         self.making = Making(self._files[0], asyncio.get_running_loop().create_future())
+
+    @property
+    def direct(self) -> bool:
+        """Somebody waits for the delta from the last version, which is made first. Before `run`."""
+        return self._planned.base.root in self._left
 
     def owns(self, object_id: str) -> bool:
         return object_id in self._served or object_id in self._left.values()
@@ -101,7 +107,13 @@ class DeltaOffers:
             return
         expected_bytes = self._planned.expected_bytes[file.base_root]
         served = self._served[object_id] = Streamed(
-            self._node, object_id, self._version, file, expected_bytes, lambda reason: self._withdraw(object_id, reason)
+            self._node,
+            object_id,
+            self._version,
+            file,
+            expected_bytes,
+            lambda reason: self._withdraw(object_id, reason),
+            self._on_first,
         )
         try:
             await served.make(self._root)

@@ -35,6 +35,7 @@ from chappe.origin.calls import comes_too_early, explain, is_transient, retry_de
 from chappe.origin.compressing import CompressedOffer, MakeCompressed
 from chappe.origin.deltaoffer import DeltaOffers, DeltaPlanned
 from chappe.origin.hashing import hash_snapshot
+from chappe.origin.headstart import HeadStart
 from chappe.origin.node import OriginNode
 from chappe.origin.scan import Snapshot
 from chappe.origin.session import ObjectOffer
@@ -73,6 +74,7 @@ class PublishJob:
         self._deltas: DeltaOffers | None = None
         self._make_compressed = compressed
         self._compressed: CompressedOffer | None = None
+        self._first = HeadStart()
         self._making: asyncio.Task[None] | None = None
         self._kept = False  # the root is known: somebody may wait for the delta to it when this is over
         self._root: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -180,7 +182,11 @@ class PublishJob:
         self._hashing = self._spawn(self._hash(source))
         if self._planned is not None:
             wanted = {root for root in (accepted.base_root, *accepted.older_base_roots) if root}
-            self._deltas = DeltaOffers(self._node, accepted.version, self._planned, source.manifest, wanted, self._root)
+            self._deltas = DeltaOffers(
+                self._node, accepted.version, self._planned, source.manifest, wanted, self._root, self._first.end
+            )
+            if self._deltas.direct:
+                self._first.begin()
             # Not one of this job's tasks: what it makes may be wanted when the job is over.
             self._making = asyncio.create_task(self._deltas.run(), name=f"deltas of {self.object_id}")
         if accepted.compressed and self._make_compressed is not None:
@@ -191,7 +197,9 @@ class PublishJob:
                 self._make_compressed(source.manifest),
                 self._request.compressed.payload_bytes,
                 self._root,
+                self._first.end,
             )
+            self._first.begin()
             self._spawn(self._compressed.run())
 
     def _say_again(self, accepted: pb.Accepted) -> None:
@@ -245,6 +253,7 @@ class PublishJob:
     # ---- the source ------------------------------------------------------------------------------------------------
 
     async def _hash(self, source: OriginObject) -> None:
+        await self._first.wait()
         try:
             root = await source.hash()
         except SnapshotError as error:

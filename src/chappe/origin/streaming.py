@@ -34,14 +34,15 @@ class Streamed:
         file: DeltaFile,
         expected_bytes: int,
         on_failed: Callable[[str], None],
+        on_first: Callable[[], None],
     ) -> None:
         """`expected_bytes` is what the coordinator is told until it is known; `on_failed` hears what is found wrong
-        after all has been made."""
+        after all has been made, `on_first` that the first chunks can leave."""
         self.object_id, self.file = object_id, file
         self._node, self._version, self._expected_bytes = node, version, expected_bytes
         self._object: GrowingObject | None = None
         self._offer: ObjectOffer | None = None
-        self._on_failed = on_failed
+        self._on_failed, self._on_first = on_failed, on_first
         self._failure = ""
         self._made = self._stopped = False
 
@@ -88,6 +89,7 @@ class Streamed:
             self._object.announce(digests)
             if self._object.pages_held == 1:
                 log.info("version %d: the first chunks of object %s can leave", self._version, self.object_id)
+                self._on_first()
 
     def _end(self) -> None:
         served, offer, file = self._object, self._offer, self.file
