@@ -9,6 +9,7 @@ so is what the chains add behind their heads, which is all that relaying costs. 
 from what the publisher and the relays log. One machine plays all hosts: what its relays computed is told as well, and
 where that, divided by the cores, comes near the time until all have received it, the cores are measured, not the links
 (two cores, 8 workers, 128 MiB: 3.2 CPU s of applying starve the publisher's encoder; at first chunks it does not show).
+With --late no relay applies before all is received (`bench.late_relayd`), as if it did that on a host of its own.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class DeltaLinksSettings(Settings):
     """The trainer's uplink is so many times a worker's link: so many chains."""
     repeats: int = 5
     """Versions after the first one."""
+    late: bool = False
+    """Relays apply when they have received: what is installed says nothing then."""
     directory: Path = Path("/dev/shm")
     """Where the stores are made: a machine that plays all hosts has one disk for all of them."""
     output: Path = RESULTS / "delta-links.json"
@@ -99,7 +102,9 @@ async def _fleet(settings: DeltaLinksSettings, bw: float, directory: Path) -> li
     workers = [Worker(f"w{number}", link) for number in range(1, settings.workers + 1)]
     versions = _Versions(settings.size, settings.density)
     runs: list[Row] = []
-    async with ShapedFleet(directory, Link(settings.streams * bw, settings.streams * bw), workers) as fleet:
+    uplink = Link(settings.streams * bw, settings.streams * bw)
+    module = "bench.late_relayd" if settings.late else "relayd"
+    async with ShapedFleet(directory, uplink, workers, relay_module=module) as fleet:
         for version in range(1, settings.repeats + 2):
             snapshot = versions.write(directory / "snapshot")
             before_s, before_cpu_s = time.time(), _cpu_s(fleet, workers)
@@ -223,6 +228,7 @@ def phase_columns_and_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[s
 def show(rows: Sequence[Row], settings: DeltaLinksSettings) -> None:
     columns, cells = columns_and_cells(rows)
     title = f"a delta of {settings.density:.0%} of {format_size(settings.size)}, T(received); aim {AIM} x wire time"
+    title += "; applied when received" if settings.late else ""
     _print(title, columns, cells)
     _print("where the time goes: ms from the first request on, first - last", *phase_columns_and_cells(rows))
 

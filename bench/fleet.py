@@ -113,6 +113,7 @@ class ShapedFleet:
     trainer: Link
     workers: Sequence[Worker]
     coordinator_flags: tuple[str, ...] = ()
+    relay_module: str = "relayd"
     network: Network = field(init=False)
     processes: dict[str, Process] = field(init=False, default_factory=dict)
 
@@ -168,7 +169,7 @@ class ShapedFleet:
         arguments = ["--coordinator", self.address, "--store", str(self.store(worker.name)), "--name", worker.name]
         arguments += ["--listen", listen, "--http", f"127.0.0.1:{HTTP_PORT}", "--insecure", "--log-format", "json"]
         arguments += [*declared(worker.link), *worker.flags]
-        await (await self._start(worker.name, worker.name, "relayd", arguments)).wait_ready()
+        await (await self._start(worker.name, worker.name, self.relay_module, arguments)).wait_ready()
 
     async def start_publish(
         self, snapshot: Path, *flags: str, payload: str = "full", base_cache: str = "none"

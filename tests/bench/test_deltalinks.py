@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+import pytest
 
 from bench import phases
 from bench.deltalinks import columns_and_cells, phase_columns_and_cells, summary
+from bench.late_relayd import LateArriving
+from chappe.errors import StoreError
+from chappe.hop import ahead
 
 
 def run(version: int, received_s: float, heads_s: float) -> dict[str, Any]:
@@ -63,3 +69,27 @@ def test_phases_are_the_first_and_the_last_of_what_was_said() -> None:
     assert found == {"offered": [-0.25, -0.25], "asked for": [0.0, 0.25], "received": [0.75, 1.75]}
     assert phases.medians([found, {"received": [1.25, 2.75]}]) == {"received": [1.0, 2.25]}
     assert phases.medians([]) == {}
+
+
+def test_late_relays_read_nothing_before_all_is_here_and_a_moment_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = [100.0], [0]
+
+    class Counted(LateArriving):
+        def urgent(self) -> bool:
+            asked[0] += 1
+            if asked[0] == 3:  # has been waited for twice, with what is asked for here
+                self.advance(50, 50)
+            if asked[0] == 5:
+                now[0] += ahead.FORWARD_S
+            return super().urgent()
+
+    monkeypatch.setattr(ahead, "boot_now", lambda: now[0])
+    arriving = Counted(50)
+    arriving.advance(20, 50)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(arriving.wait, 10).result(timeout=60) == 10
+    assert asked[0] == 5
+    arriving = LateArriving(50)
+    arriving.stop()
+    with pytest.raises(StoreError):
+        arriving.wait(10)
