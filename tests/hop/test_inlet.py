@@ -268,6 +268,7 @@ async def test_watermarks_need_no_event_loop(parent: Parent) -> None:
     assert parent.taker.marks == list(range(5))
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the mistake ends the thread, too
 @pytest.mark.parametrize("error", [ChunkMismatchError(3), DiskFullError("no room"), RuntimeError("a mistake")])
 async def test_what_the_taker_raises_is_not_the_connections_fault(parent: Parent, error: Exception) -> None:
     parent.taker.raises = error

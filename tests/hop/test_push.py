@@ -218,3 +218,19 @@ async def test_a_parent_that_goes_away_breaks_it(stack: AsyncExitStack) -> None:
     pushed.cancel()
     await asyncio.gather(pushed, return_exceptions=True)
     assert (await received).reason is ParentLossReason.BROKEN
+
+
+async def test_a_fault_of_this_program_is_told_to_whoever_waits(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin, source, relay = await pair(stack)
+
+    def fault(*_: object, **__: object) -> None:
+        raise TypeError("of this program")
+
+    monkeypatch.setattr(relay.object, "put_chunks", fault)
+    source.release()
+    pushing = asyncio.ensure_future(push_to(origin, relay))
+    with pytest.raises(TypeError, match="of this program"):
+        await asyncio.wait_for(receive(relay), 30)
+    await asyncio.wait_for(pushing, 30)

@@ -75,3 +75,26 @@ async def test_the_first_of_those_that_came_later_breaks(
     source.release()
     assert (await asyncio.wait_for(held.task, 60)).reason is None
     assert child.object.payload() == payload_of(60)
+
+
+async def test_an_error_of_the_watch_is_told_and_the_stream_goes_on(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fault(*_: object) -> bool:
+        raise ZeroDivisionError("in the watch")
+
+    monkeypatch.setattr(LinkWatch, "one_is_too_few", fault)
+    source = MemoryOrigin(payload_of(40))
+    parent, child = await serve(stack, source), await start_node(stack, "child")
+    parent.service.connections = STREAMS_AUTO
+    held = Held(source, parent, child, tcp=replace(route_to(parent), streams=1))
+    source.release(10)
+    held.start()
+    await held.on_tcp()
+    await become(lambda: "is not watched for losses any more" in caplog.text)
+    assert "ZeroDivisionError: in the watch" in caplog.text
+    source.release()
+    assert (await asyncio.wait_for(held.task, 60)).reason is None
+    assert child.object.payload() == payload_of(40)
+    assert held.fallbacks == []
+    await become(no_threads_left)

@@ -208,6 +208,7 @@ class PushInbox:
         stream = waiting.stream = asyncio.ensure_future(
             self._receive(waiting, context, tcp if hello.dials_tcp else None)
         )
+        stream.add_done_callback(waiting.over)
         try:
             await asyncio.wait({stream})
         except asyncio.CancelledError:
@@ -259,11 +260,7 @@ class PushInbox:
     async def _receive(
         self, waiting: _Waiting, context: grpc.aio.ServicerContext[Any, Any], tcp: TcpListener | None
     ) -> None:
-        receiving = receive_pushed(context, waiting.request, waiting.receiver, waiting.on_fallback, tcp)
-        try:
-            waiting.finish(await receiving)
-        except ChappeError as error:
-            waiting.fail(error)
+        waiting.finish(await receive_pushed(context, waiting.request, waiting.receiver, waiting.on_fallback, tcp))
 
 
 @dataclass(slots=True)
@@ -279,8 +276,9 @@ class _Waiting:
         if not self.result.done():
             self.result.set_result(end)
 
-    def fail(self, error: ChappeError) -> None:
-        if not self.result.done():
+    def over(self, stream: asyncio.Future[None]) -> None:
+        """Whatever it raised is for whoever waits: also a fault of this program, which nobody would hear of."""
+        if not stream.cancelled() and (error := stream.exception()) is not None and not self.result.done():
             self.result.set_exception(error)
 
 

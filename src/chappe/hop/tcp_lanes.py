@@ -75,6 +75,7 @@ class Lanes:
             await self._ask_for_more()
             if self._auto:
                 watching = asyncio.create_task(self._watch(first), name="watch of a data connection")
+                watching.add_done_callback(self._watched)
             return await self._end()
         finally:
             if watching is not None:
@@ -120,6 +121,12 @@ class Lanes:
         self._outlet.limit_unsent(first, manifest, self._streams)
         log.info("%s: a long link that loses packets: %d data connections", child, self._streams)
         await self._ask_for_more()
+
+    def _watched(self, watching: asyncio.Task[None]) -> None:
+        """The stream goes on as it is: only a help has ended."""
+        if not watching.cancelled() and (error := watching.exception()) is not None:
+            child = self._ticket.child
+            log.error("%s: its data connection is not watched for losses any more", child, exc_info=error)
 
     def _take_more(self) -> None:
         for offer in self._offers:

@@ -22,6 +22,7 @@ import math
 import select
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from typing import Protocol
 import grpc
 
 from chappe.clock import boot_now
-from chappe.errors import PeerError
+from chappe.errors import ChappeError, PeerError
 from chappe.hop.net import Address, Tls
 from chappe.hop.tcp_info import tcp_info
 from chappe.hop.tcp_sockets import SOCKET_ERRORS, check_name, client_context, shut_down
@@ -99,8 +100,9 @@ class TcpInlet:
         """The hello was said. The parent says on gRPC whether it has taken it."""
         self.problem: OSError | None = None
         """What ended the connection."""
-        self.refused: Exception | None = None
-        """What ended it, when it is not the connection: PeerError, StoreError, or whatever else the taker raised."""
+        self.refused: BaseException | None = None
+        """What ended it, when it is not the connection: PeerError, StoreError; or a fault of this program, which is for
+        whoever waits to raise."""
         self._route, self._port, self._secret = route, port, secret
         self._taker, self._on_change = taker, on_change
         self._loop = asyncio.get_running_loop()
@@ -149,19 +151,27 @@ class TcpInlet:
     def _run(self) -> None:
         connection: socket.socket | None = None
         try:
-            connection = self._connect()
+            connection = self._connected()
             self.connected = True
             self._read(connection)
         except _RefusedError as error:
             self.refused = error.cause
-        except (*SOCKET_ERRORS, ValueError) as error:  # ValueError: a host or a certificate that is none
-            self.problem = error if isinstance(error, OSError) else OSError(str(error))
+        except SOCKET_ERRORS as error:
+            self.problem = error
         finally:
             with self._lock:
                 self._connection = None
                 if connection is not None:
                     connection.close()
-        self._tell()
+            if (fault := sys.exception()) is not None:  # nothing that may be: it also ends this thread, in the log
+                self.refused = fault
+            self._tell()
+
+    def _connected(self) -> socket.socket:
+        try:
+            return self._connect()
+        except ValueError as error:  # a host or a certificate that is none
+            raise OSError(str(error)) from error
 
     def _connect(self) -> socket.socket:
         route = self._route
@@ -221,7 +231,7 @@ class TcpInlet:
             total += HEAD_BYTES + _fill(connection, body, total)
             try:
                 given = self._give(frame, body)
-            except Exception as error:  # carried to whoever waits on the event loop
+            except ChappeError as error:
                 raise _RefusedError(error) from error
             self._took_s = boot_now()
             if not given:
@@ -255,7 +265,7 @@ class TcpInlet:
 class _RefusedError(Exception):
     """It is not the connection that is the trouble."""
 
-    def __init__(self, cause: Exception) -> None:
+    def __init__(self, cause: ChappeError) -> None:
         super().__init__(str(cause))
         self.cause = cause
 

@@ -16,6 +16,7 @@ import os
 import queue
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -181,21 +182,29 @@ class TcpOutlet:
 
     def _run(self) -> None:
         try:
-            while (job := self._jobs.get()) is not None:
-                result, problem = None, None
-                try:
-                    result = job.work()
-                except Exception as error:  # noqa: BLE001  carried to whoever waits
-                    problem = error
-                self._tell(job, result, problem)
-                if isinstance(problem, TcpLostError):
-                    return
+            over = False
+            while not over and (job := self._jobs.get()) is not None:
+                over = self._do(job)
         finally:
             self._connection.close()
 
-    def _tell(self, job: _Job, result: object, problem: Exception | None) -> None:
+    def _do(self, job: _Job) -> bool:
+        """Whether that was the last one."""
+        result: object = None
+        problem: BaseException | None = None
+        try:
+            result = job.work()
+        except (OSError, ChappeError) as error:
+            problem = error
+        finally:
+            fault = sys.exception()  # nothing that may be: whoever waits raises it, and it ends this thread, in the log
+            over = fault is not None or isinstance(problem, TcpLostError)
+            self._tell(job, result, fault or problem, over)
+        return over
+
+    def _tell(self, job: _Job, result: object, problem: BaseException | None, over: bool) -> None:
         def tell() -> None:
-            self._closed = self._closed or isinstance(problem, TcpLostError)
+            self._closed = self._closed or over
             if job.done.done():
                 return
             if problem is None:
