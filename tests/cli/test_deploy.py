@@ -38,6 +38,8 @@ def test_units_start_the_programs_with_their_files(unit: str, program: str) -> N
     config = "coordinator" if "coordinator" in unit else "relayd"
     assert parser["Service"]["ExecStart"] == f"/opt/chappe/bin/{program} --config /etc/chappe/{config}.toml"
     assert int(parser["Service"]["TimeoutStopSec"]) > 5  # what the daemons promise
+    assert parser["Unit"]["StartLimitIntervalSec"] == "0"  # a database may be away for longer than systemd is patient
+    assert parser["Service"]["RestartPreventExitStatus"] == "2"
     assert parser["Install"]["WantedBy"] == "multi-user.target"
 
 

@@ -48,6 +48,7 @@ class LocalFleet:
     listen: str = "127.0.0.1:0"
     coordinator_flags: tuple[str, ...] = ()
     tls: TlsSettings = NO_TLS
+    state: str = ""  # the coordinator's, where it is not to be in `directory`
     coordinator: Process = field(init=False)
     workers: dict[str, Process] = field(init=False, default_factory=dict)
 
@@ -80,7 +81,7 @@ class LocalFleet:
 
     async def start_coordinator(self, listen: str) -> Process:
         """Start it, also again after it has ended: its state is kept."""
-        state = f"sqlite:///{self.directory.resolve() / 'coordinator.db'}"
+        state = self.state or f"sqlite:///{self.directory.resolve() / 'coordinator.db'}"
         arguments = [
             "coordinator",
             "--listen",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import field_validator
+from pydantic import field_serializer, field_validator
 
 from chappe.cli.settings import Duration, TlsSettings
 from chappe.logs import LogFormat
@@ -12,7 +12,8 @@ class CoordinatorSettings(TlsSettings):
     listen: str = "127.0.0.1:7400"
     """HOST:PORT to listen on. Loopback unless told otherwise: a fleet on real hosts needs TLS as well."""
     state: str = "sqlite:///chappe-coordinator.db"
-    """Database with what must survive a restart: sqlite:///FILE (relative to the working directory) or postgresql://..."""
+    """Database with what must survive a restart: sqlite:///FILE (relative to the working directory) or
+    postgresql://USER@HOST/DATABASE."""
     run: str | None = None
     """The run's name, kept in --state from the first start on; generated when not given."""
     http: str | None = None
@@ -28,6 +29,15 @@ class CoordinatorSettings(TlsSettings):
         if not 1.0 <= value <= 3600.0:
             raise ValueError(f"a lease of {value:g} s is outside 1 s to 1 h")
         return value
+
+    @field_serializer("state")
+    def _without_password(self, value: str) -> str:
+        """Who prints a configuration shows it to somebody."""
+        if "://" not in value or value.startswith("sqlite:"):
+            return value
+        from chappe.coordinator.database import shown_url  # SQLAlchemy, which `--help` does without
+
+        return shown_url(value)
 
     @field_validator("run")
     @classmethod

@@ -38,6 +38,7 @@ log = structlog.get_logger()
 
 SERVICE_NAME = "chappe.v1.Coordinator"
 HEARTBEATS_PER_LEASE = 5
+CHECK_STATE_S = 5.0
 _STREAM_GRACE_S = 1.0  # for the last word on each stream: a stop takes less than 5 s in all
 
 
@@ -90,6 +91,9 @@ async def open_coordinator(
         if settings.http is not None:
             http = await serve_http(settings.http, metrics.registry, lambda: _ready(runner))
             stack.push_async_callback(http.close)
+        if store.remote:
+            watching = asyncio.create_task(_watch(runner, store), name="watch of the database")
+            stack.callback(watching.cancel)
         runner.post(Tick())  # sets the timer for what a restart has found
         log.info(
             "coordinator_ready",
@@ -109,6 +113,13 @@ def _adder(service: CoordinatorService) -> Callable[[object], None]:
 def _ready(runner: Runner) -> tuple[bool, str]:
     """Ready while decisions can be made and kept. How far a version got is no reason to take the coordinator away."""
     return (True, "serving") if runner.failure is None else (False, str(runner.failure))
+
+
+async def _watch(runner: Runner, store: StateStore) -> None:
+    """A coordinator that has lost its database has lost its lock: it must not find out with its next decision only."""
+    while not runner.stopped.is_set():
+        await asyncio.sleep(CHECK_STATE_S)
+        await runner.check(store.check)
 
 
 async def _stop(runner: Runner, service: CoordinatorService, server: RunningServer) -> None:

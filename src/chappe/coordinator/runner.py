@@ -114,6 +114,14 @@ class Runner:
         self._take(events, done)
         await done
 
+    async def check(self, probe: Callable[[], None]) -> None:
+        """Ask, in the writer's thread, whether what is decided can still be written: when not, this is the end."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._writer, probe)
+        except StoreError as error:
+            if not self._closed:
+                self._fail(error)
+
     def _take(self, events: Sequence[Event], done: asyncio.Future[None] | None) -> None:
         entry = _Entry(done)
         for event in events:

@@ -2,31 +2,25 @@
 
 The store keeps JSON documents by key and knows nothing of what is in them: one for a worker, and for a publication as
 many rows as `chappe.core.rows` makes of it, so that a change is written and not the fleet. One transaction per `Batch`,
-durable when `write` returns (SQLite: WAL with synchronous=FULL). SQLite by default; a PostgreSQL URL works where a
-driver is installed. One coordinator per database: the second is refused while the first lives.
+durable when `write` returns (SQLite: WAL with synchronous=FULL). One coordinator per database: the second is refused
+while the first lives. What URLs lead to is in `chappe.coordinator.database`.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import sqlite
-from sqlalchemy.engine import URL, make_url
 
+from chappe.coordinator import database
 from chappe.core.rows import Json, RowKey, split
-from chappe.errors import ConfigError, StoreCorruptError, StoreError, StoreLockedError, WrongRunError
+from chappe.errors import StoreCorruptError, StoreError, WrongRunError
 
 SCHEMA_VERSION = 2
 _WHOLE_DOCUMENTS = "1"  # the schema that had one document for a publication
-_ADVISORY_LOCK = 0x6368617070650001  # "chappe", 1: PostgreSQL's lock for "a coordinator runs on this database"
 _KEY_BYTES = 32
 
 _metadata = sa.MetaData()
@@ -87,7 +81,7 @@ class StateStore:
         self._engine = engine
         self._connection = connection
         self._lock_fd = lock_fd
-        self._insert = _insert_of(engine)
+        self._insert = database.insert_of(engine)
         self.shown = shown
 
     @classmethod
@@ -97,26 +91,26 @@ class StateStore:
         Raises ConfigError for a URL that cannot be used, StoreLockedError when another coordinator runs on it,
         StoreCorruptError for a schema that is not ours, StoreError when the database cannot be opened.
         """
-        parsed = _parse(url)
-        shown = parsed.render_as_string(hide_password=True)
-        lock_fd = _lock_file(parsed) if parsed.get_backend_name() == "sqlite" else None
+        parsed = database.parse(url)
+        shown = database.shown_of(parsed)
+        lock_fd = database.lock_file(parsed) if parsed.get_backend_name() == "sqlite" else None
         engine: sa.Engine | None = None
+        connection: sa.Connection | None = None
         try:
-            engine = _engine(parsed)
+            engine = database.engine_of(parsed)
             connection = engine.connect()
             store = cls(engine, connection, lock_fd, shown)
-            if engine.dialect.name == "postgresql":
-                _advisory_lock(connection, shown)
+            database.lock_connection(connection, shown)
             store._create_schema()
         except sa.exc.SQLAlchemyError as error:
-            _release(engine, lock_fd)
-            raise StoreError(f"--state {shown}: cannot open it: {_cause(error)}") from error
+            database.release(engine, connection, lock_fd)
+            raise StoreError(f"--state {shown}: cannot open it: {database.cause_of(error)}") from error
         except StoreError:
-            _release(engine, lock_fd)
+            database.release(engine, connection, lock_fd)
             raise
         except ImportError as error:  # the driver of the URL
-            _release(engine, lock_fd)
-            raise ConfigError(f"--state {shown}: the database driver is not installed: {error}") from error
+            database.release(engine, connection, lock_fd)
+            raise database.driver_missing(parsed, error) from error
         return store
 
     def _create_schema(self) -> None:
@@ -166,7 +160,7 @@ class StateStore:
                 for row in self._connection.execute(ordered):
                     publications.setdefault(row.object_id, {})[row.kind, row.key] = row.document
         except sa.exc.SQLAlchemyError as error:
-            raise StoreError(f"--state {self.shown}: cannot read it: {_cause(error)}") from error
+            raise StoreError(f"--state {self.shown}: cannot read it: {database.cause_of(error)}") from error
         try:
             token_key, epoch = bytes.fromhex(meta["token_key"]), int(meta.get("epoch_reserved", "0"))
             clock = json.loads(meta["clock"]) if "clock" in meta else None
@@ -178,6 +172,7 @@ class StateStore:
 
     def write(self, batch: Batch) -> None:
         """One transaction, on disk when this returns. Raises StoreError, and then nothing of the batch is there."""
+        self._refuse_if_lost()
         try:
             with self._connection.begin():
                 self._put_workers(batch.workers)
@@ -187,11 +182,29 @@ class StateStore:
                 if batch.clock is not None:
                     self._put_meta("clock", json.dumps(batch.clock))
         except sa.exc.SQLAlchemyError as error:
-            raise StoreError(f"--state {self.shown}: cannot write to it: {_cause(error)}") from error
+            raise StoreError(f"--state {self.shown}: cannot write to it: {database.cause_of(error)}") from error
+
+    @property
+    def remote(self) -> bool:
+        """It may go away without this process."""
+        return self._engine.dialect.name != "sqlite"
+
+    def check(self) -> None:
+        """Whether the database is still there, and with it the lock. Raises StoreError."""
+        self._refuse_if_lost()
+        try:
+            with self._connection.begin():
+                self._connection.execute(sa.select(1))
+        except sa.exc.SQLAlchemyError as error:
+            raise StoreError(f"--state {self.shown}: it is gone: {database.cause_of(error)}") from error
+
+    def _refuse_if_lost(self) -> None:
+        """SQLAlchemy would connect anew, and go on without the lock."""
+        if self._connection.invalidated:
+            raise StoreError(f"--state {self.shown}: the connection was lost, and with it the lock")
 
     def close(self) -> None:
-        self._connection.close()
-        _release(self._engine, self._lock_fd)
+        database.release(self._engine, self._connection, self._lock_fd)
 
     def _read_meta(self) -> dict[str, str]:
         return {row.key: row.value for row in self._connection.execute(sa.select(_meta))}
@@ -233,82 +246,3 @@ class StateStore:
             keys = [column.name for column in table.primary_key.columns]
             document = {"document": insert.excluded.document}
             self._connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=document), rows)
-
-
-# ---- opening -------------------------------------------------------------------------------------------------------
-
-
-def _parse(url: str) -> URL:
-    try:
-        parsed = make_url(url)
-        backend = parsed.get_backend_name()
-    except (sa.exc.ArgumentError, ValueError) as error:
-        raise ConfigError(f"--state {url}: not a database URL; write it like sqlite:///chappe.db") from error
-    if backend not in ("sqlite", "postgresql"):
-        raise ConfigError(f"--state {url}: {backend} is not supported; use sqlite:///FILE or postgresql://...")
-    if backend == "sqlite" and (not parsed.database or parsed.database == ":memory:"):
-        raise ConfigError(f"--state {url}: the state must outlive the process; write it like sqlite:///chappe.db")
-    return parsed
-
-
-def _lock_file(url: URL) -> int:
-    """Make the database file private (it holds the token key) and hold a lock beside it: others may still read it."""
-    path = Path(str(url.database))
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-        fd = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreError(f"--state {url}: cannot open {error.filename}: {error.strerror}") from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
-        os.close(fd)
-        raise StoreLockedError(f"--state {url}: another coordinator (pid {pid or 'unknown'}) uses it") from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
-
-
-def _engine(url: URL) -> sa.Engine:
-    # One connection for the life of the process: the lock of PostgreSQL belongs to it, and writes are in order anyway.
-    if url.get_backend_name() != "sqlite":
-        return sa.create_engine(url, pool_size=1, max_overflow=0)
-    # The connection is opened in one thread and used in the writer's: never in two at once.
-    engine = sa.create_engine(url, connect_args={"check_same_thread": False}, poolclass=sa.pool.StaticPool)
-
-    @sa.event.listens_for(engine, "connect")
-    def set_pragmas(connection: Any, _record: object) -> None:
-        cursor = connection.cursor()
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000"):
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
-
-    return engine
-
-
-def _insert_of(engine: sa.Engine) -> Callable[[sa.Table], Any]:
-    if engine.dialect.name != "postgresql":
-        return sqlite.insert
-    from sqlalchemy.dialects import postgresql  # 25 ms of a start, for most in vain
-
-    return postgresql.insert
-
-
-def _advisory_lock(connection: sa.Connection, shown: str) -> None:
-    with connection.begin():
-        locked = connection.execute(sa.select(sa.func.pg_try_advisory_lock(_ADVISORY_LOCK))).scalar_one()
-    if not locked:
-        raise StoreLockedError(f"--state {shown}: another coordinator uses it")
-
-
-def _release(engine: sa.Engine | None, lock_fd: int | None) -> None:
-    if engine is not None:
-        engine.dispose()
-    if lock_fd is not None:
-        os.close(lock_fd)
-
-
-def _cause(error: sa.exc.SQLAlchemyError) -> str:
-    """The driver's words, without the statement and its parameters (they hold the key)."""
-    return str(getattr(error, "orig", None) or error).strip()
