@@ -19,7 +19,7 @@ from chappe.hop.guard import EdgeGuard
 from chappe.hop.limits import TokenBucket
 from chappe.hop.net import RunningServer, open_channel, open_server, parse_address
 from chappe.hop.probe import BUSY, ProbeDesk
-from chappe.hop.probeflow import PROBE_BYTES_MAX, WINDOW_MIN_BYTES, Arrivals
+from chappe.hop.probeflow import PROBE_BYTES_MAX, WINDOW_MIN_BYTES, Arrivals, Window
 from chappe.hop.server import RELAY_SERVICE, RelayService
 from chappe.v1.relay_pb2 import EdgeToken, ProbeMessage
 
@@ -126,6 +126,38 @@ async def test_it_gives_way_to_a_publication_that_begins(stack: AsyncExitStack, 
         await r1.desk.idle()
         await r2.desk.idle()
     assert (await r2.probe(r1)).error == ""  # and nothing of the first probe is left
+
+
+@pytest.mark.parametrize("busy", ["r1", "r2"])
+async def test_it_gives_way_also_on_the_way_back(
+    stack: AsyncExitStack, busy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    r1, r2 = await pair(stack)
+    nodes = {"r1": r1, "r2": r2}
+    sent = Window.sent
+
+    def watched(self: Window, size_bytes: int, now: float) -> None:
+        sent(self, size_bytes, now)
+        nodes[busy].flows = nodes[busy].flows or (turned and self.sent_bytes >= 256 << 10)
+
+    turned = False
+    send_back = ProbeDesk._send_back
+
+    async def turning(self: ProbeDesk, first: ProbeMessage, context: Any) -> bool:
+        nonlocal turned
+        turned = True
+        return await send_back(self, first, context)
+
+    monkeypatch.setattr(Window, "sent", watched)
+    monkeypatch.setattr(ProbeDesk, "_send_back", turning)
+    assert (await r1.probe(r2)).error == BUSY
+    nodes[busy].flows = False
+    async with asyncio.timeout(30):
+        await r1.desk.idle()
+        await r2.desk.idle()
+    turned = False
+    monkeypatch.undo()
+    assert (await r2.probe(r1)).error == ""
 
 
 @contextmanager
