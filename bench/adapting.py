@@ -1,4 +1,4 @@
-"""`python -m bench adapting`: striped broadcasts whose links are not what was declared, with and without moving.
+"""`python -m bench adapting`: striped broadcasts whose links are not what was declared, as planned, and adapted.
 
 The real fleet machine decides, over the fluid of `bench.fleetfluid`. `exact`: links carry what was declared; `half`:
 the best uplink carries half of it; `noise`: each uplink between 0.6 and 1.2 of it. The bound is that of the links as
@@ -20,8 +20,10 @@ from bench.fleetfluid import FleetFluid, Line
 from bench.results import RESULTS, write_results
 from bench.unequal import KNOWN, MBIT, Fleet, drawn
 from chappe.core.rebalance import Rebalance
+from chappe.core.restriping import Restriping
 from chappe.planning.topology import broadcast_floor
 
+RATIOS = ("static_to_bound", "moving_to_bound", "adaptive_to_bound")
 KINDS = ("exact", "half", "noise")
 LARGER = 3
 """Times the payload of `bench unequal`: what is measured in a broadcast takes seconds to be known."""
@@ -38,20 +40,25 @@ def lines_of(fleet: Fleet, kind: str, seed: int) -> list[Line]:
 
 
 def compare(fleet: Fleet, kind: str, seed: int) -> dict[str, float | str]:
-    """T(1.0) of one fleet, static and adaptive."""
+    """T(1.0) of one fleet: static, with segments moved, and with the rest laid anew, too."""
     size_bytes, b0, lines = LARGER * fleet.size_bytes, fleet.b0 * MBIT, lines_of(fleet, kind, seed)
     bound_s = broadcast_floor(size_bytes, b0, [line.up for line in lines], [line.down for line in lines], 1.0)
     with patch.object(Rebalance, "look", lambda _: None):
         static = FleetFluid(size_bytes, b0, lines).run()
+    with patch.object(Restriping, "look", lambda *_: False):
+        moving = FleetFluid(size_bytes, b0, lines).run()
     adaptive = FleetFluid(size_bytes, b0, lines).run()
     return {
         "fleet": fleet.name,
         "links": kind,
         "bound_s": bound_s,
         "static_s": static.t_all_s,
+        "moving_s": moving.t_all_s,
         "adaptive_s": adaptive.t_all_s,
         "static_to_bound": static.t_all_s / bound_s,
+        "moving_to_bound": moving.t_all_s / bound_s,
         "adaptive_to_bound": adaptive.t_all_s / bound_s,
+        "restriped": adaptive.logs["restriped"],
         "moved": adaptive.logs["segment_moved"],
         "twice_share": adaptive.twice_bytes / size_bytes / len(lines),
     }
@@ -64,7 +71,7 @@ def adapting(
     output: Path = RESULTS / "adapting.json",
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Striped broadcasts over links that are not what was declared, as planned and with segments moved.
+    """Striped broadcasts over links that are not what was declared, as planned, with segments moved, and laid anew.
 
     Parameters
     ----------
@@ -82,14 +89,16 @@ def adapting(
     if json:
         print(jsonlib.dumps(rows, indent=2))
         return 0
-    print(f"{'':24} {'links':6} {'bound':>7} {'static':>7} {'moving':>7} {'/ bound':>8} {'/ bound':>8} moved  twice")
+    print(
+        f"{'':24} {'links':6} {'bound':>8} {'T(1.0) over it: static':>23} {'moving':>8} {'both':>8} moved anew  twice"
+    )
     for row in rows:
-        times = "".join(f" {row[key]:7.2f}" for key in ("bound_s", "static_s", "adaptive_s"))
-        ratios = "".join(f" {row[key]:8.2f}" for key in ("static_to_bound", "adaptive_to_bound"))
-        print(f"{row['fleet']:24} {row['links']:6}{times}{ratios} {row['moved']:5} {row['twice_share']:6.2%}")
+        ratios = "".join(f" {row[key]:{width}.2f}" for key, width in zip(RATIOS, (23, 8, 8), strict=True))
+        counts = f"{row['moved']:5} {row['restriped']:4} {row['twice_share']:6.2%}"
+        print(f"{row['fleet']:24} {row['links']:6} {row['bound_s']:6.2f} s{ratios} {counts}")
     for kind in KINDS:
         mine = [row for row in rows if row["links"] == kind]
-        for key in ("static_to_bound", "adaptive_to_bound"):
+        for key in RATIOS:
             ratios_of = [float(row[key]) for row in mine]
             print(f"{kind:6} {key:18} mean {statistics.mean(ratios_of):.3f}, worst {max(ratios_of):.2f}")
     return 0

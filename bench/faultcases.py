@@ -50,8 +50,9 @@ def first_decision(lines: Sequence[Line]) -> Line | None:
 
 
 def no_longer_trusted(lines: Sequence[Line]) -> Line | None:
-    """Demoted, or, with stripes, given less to send: from sums over its hops, or because somebody behind it lags."""
-    found = {"demoted", "uplink_short", "segment_moved"}
+    """Demoted, or, with stripes, given less to send: from sums over its hops, because somebody behind it lags, or in a
+    new plan of the rest."""
+    found = {"demoted", "uplink_short", "segment_moved", "restriped"}
     return next((x for x in lines if x["event"] in found), None)
 
 

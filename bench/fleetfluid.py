@@ -5,8 +5,8 @@
         └───── holdings once a second, sums of hops every two seconds, as relayd tells them ◀─────┘
 
 Uplinks and downlinks are shared max-min fairly, by the stripes' weights, by the hops that have something to send, ACKs
-take their part of an uplink. A hop whose parent has changed carries nothing for `MOVE_S`, and what was on its way is
-sent again. It shares no code with the planner's formulas.
+take their part of an uplink. A hop whose parent has changed carries nothing for `MOVE_S`. What was on its way is taken,
+or, where that is not so (`drains=False`: gRPC), sent again. It shares no code with the planner's formulas.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from chappe.core import events as ev
 from chappe.core.effects import Assign, Effect, Log, WakeAt
@@ -69,7 +70,7 @@ class _Node:
     receives: float = 0.0
     epochs: dict[int, int] = field(default_factory=dict)
     dead: bool = False
-    claims: str = ""  # "all", "half" of it, or "nothing", whatever it holds; "silence"
+    claims: str = ""  # "all", "half" of it, or "nothing", whatever it holds; "silence"; "full": its disk
 
 
 @dataclass(slots=True)
@@ -102,6 +103,7 @@ class FleetFluid:
         config: FleetConfig | None = None,
         topology: ev.Topology = ev.Topology.STRIPED,
         check: bool = False,
+        drains: bool = True,
     ) -> None:
         self.fleet = Fleet(config or FleetConfig("run"))
         self.chunk_bytes = chunk_bytes
@@ -115,6 +117,7 @@ class FleetFluid:
         self.trail: list[str] = []
         self._topology = topology
         self._check = check
+        self._drains = drains
         self._wake: float | None = None
         self._pending: list[tuple[float, Assign]] = []
         self._hops: dict[tuple[int, str], _Hop] = {}
@@ -150,6 +153,7 @@ class FleetFluid:
         if node is None:
             return
         wanted = {e.stripe: e for e in assign.edges if e.parent is not None}
+        other_map = any(e.stripes != node.stripes for e in assign.edges)
         for stripe in [s for s, name in self._hops if name == assign.worker_id and s not in wanted]:
             del self._hops[stripe, assign.worker_id]
         for edge in assign.edges:
@@ -159,28 +163,28 @@ class FleetFluid:
                 continue
             key = (edge.stripe, assign.worker_id)
             hop = self._hops.get(key)
-            if hop is not None and hop.parent == edge.parent.worker_id:
+            if hop is not None and hop.parent == edge.parent.worker_id and not other_map:
                 continue
-            if hop is not None and self._has_more(hop, edge.stripe, node):
+            if hop is not None and not self._drains and self._has_more(hop, edge.stripe, node):
                 self.twice_bytes += min(IN_FLIGHT_BYTES, self.chunk_bytes + hop.credit)
             delay = MOVE_S if hop is not None else 0.0
             self._hops[key] = _Hop(edge.parent.worker_id, self.now + delay)
 
+    def _greet(self, line: Line, role: ev.Role, **more: Any) -> None:
+        session = self._sessions[line.name]
+        address = f"{line.name}:1"
+        self.tell(ev.Hello(line.name, session, role, line.name, 1, address, line.says_up, line.says_down, **more))
+
+    def join(self, line: Line) -> None:
+        """One more relay, in the middle of it."""
+        self.nodes[line.name] = _Node(line)
+        self._sessions[line.name] = len(self._sessions) + 1
+        self._greet(line, ev.Role.RELAY)
+
     def begin(self) -> None:
-        for node, role in [(self.origin, ev.Role.ORIGIN), *((n, ev.Role.RELAY) for n in self.nodes.values())]:
-            line = node.line
-            self.tell(
-                ev.Hello(
-                    line.name,
-                    self._sessions[line.name],
-                    role,
-                    line.name,
-                    1,
-                    f"{line.name}:1",
-                    line.says_up,
-                    line.says_down,
-                )
-            )
+        self._greet(self.origin.line, ev.Role.ORIGIN)
+        for node in self.nodes.values():
+            self._greet(node.line, ev.Role.RELAY)
         size = self.payload_bytes
         self.tell(ev.PublishRequested(1, "origin", OBJECT, 1, 1.0, self._topology, 0, size, 0.0))
         self.tell(ev.Offered("origin", 1, OBJECT, 1, "full", size, size, self.total))
@@ -301,21 +305,7 @@ class FleetFluid:
             ]
             role = ev.Role.ORIGIN if name == "origin" else ev.Role.RELAY
             held = () if name == "origin" else (self._holding(node),)
-            line, session = node.line, self._sessions[name]
-            self.tell(
-                ev.Hello(
-                    name,
-                    session,
-                    role,
-                    name,
-                    1,
-                    f"{name}:1",
-                    line.says_up,
-                    line.says_down,
-                    holdings=held,
-                    edges=tuple(edges),
-                )
-            )
+            self._greet(node.line, role, holdings=held, edges=tuple(edges))
 
     def _complain(self) -> None:
         """A child that gets nothing for STALL_S from a parent that says it has more."""
@@ -337,6 +327,8 @@ class FleetFluid:
         if node.claims == "half" and len(node.held) < self.total:
             least = [(a, a + (b - a) // 2) for a, b in node.held.ranges() if b - a > 1]
             return ev.Holding(OBJECT, ev.ObjectState.RECEIVING, 0, "", tuple(least), self.total)
+        if node.claims == "full" and len(node.held) < self.total:
+            return ev.Holding(OBJECT, ev.ObjectState.DISK_FULL, 0, "", node.held.ranges(), self.total, "no room")
         if node.claims == "all":
             return ev.Holding(OBJECT, ev.ObjectState.RECEIVED, 0, "", ((0, self.total),), self.total)
         if len(node.held) == self.total:

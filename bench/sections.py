@@ -280,7 +280,8 @@ SECTIONS: dict[str, Section] = {
     ),
     "adapting": Section(
         "Stripes over links that are not what was declared, calculated",
-        "The real fleet machine over a fluid: as planned, and with segments moved to where they end sooner. `exact`: as"
+        "The real fleet machine over a fluid: as planned (static), with segments moved to where they end sooner"
+        " (moving), and with the rest laid out anew for the links as they are seen, too (adaptive). `exact`: as"
         " declared; `half`: the best uplink carries half of it; `noise`: each carries between 0.6 and 1.2 of it.",
         _other,
     ),

@@ -10,40 +10,20 @@ import ast
 from collections.abc import Callable
 
 import pytest
+from striped_fluid import HALF, MBIT, MIB, UPS, broadcast
 
-from bench.fleetfluid import OBJECT, FleetFluid, Line
+from bench.fleetfluid import OBJECT, FleetFluid
 from chappe.core import events as ev
 from chappe.core.chain import Chain, Layout
 from chappe.core.paces import Paces
 from chappe.core.rebalance import MOVES_MAX, TWICE_SHARE, Rebalance
-
-MBIT = 1e6 / 8
-MIB = 1 << 20
-UPS = (30, 20, 20, 20, 15, 10, 6, 6)
+from chappe.core.restriping import Restriping
 
 
-def broadcast(
-    *,
-    slow: dict[int, float] | None = None,
-    slow_down: dict[int, float] | None = None,
-    size: int = 64 * MIB,
-    chunk: int = 256 << 10,
-) -> FleetFluid:
-    """Eight workers; `slow` and `slow_down` are those whose links carry another share of what they declare."""
-    lines = [
-        Line(
-            f"w{i}",
-            up * MBIT * (slow or {}).get(i, 1.0),
-            30 * MBIT * (slow_down or {}).get(i, 1.0),
-            up * MBIT,
-            30 * MBIT,
-        )
-        for i, up in enumerate(UPS)
-    ]
-    return FleetFluid(size, 60 * MBIT, lines, chunk_bytes=chunk, check=True)
-
-
-HALF = {0: 0.5}
+@pytest.fixture(autouse=True)
+def _only_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Laying the rest anew has tests of its own."""
+    monkeypatch.setattr(Restriping, "look", lambda *_: False)
 
 
 def moved(fluid: FleetFluid) -> int:
@@ -72,7 +52,7 @@ def static(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 @pytest.mark.parametrize("slow", [HALF, {0: 0.5, 3: 0.5}, {0: 0.6, 1: 0.8, 2: 0.7, 4: 1.2, 5: 0.6}], ids=str)
 def test_uplinks_that_are_less_than_declared_cost_less_time(slow: dict[int, float], static: Callable[[], None]) -> None:
-    adaptive = broadcast(slow=slow).run()
+    adaptive = broadcast(slow=slow, drains=False).run()
     static()
     assert adaptive.t_all_s < 0.93 * broadcast(slow=slow).run().t_all_s
     assert adaptive.twice_bytes <= TWICE_SHARE * 64 * MIB * len(UPS)

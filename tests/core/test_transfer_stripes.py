@@ -7,7 +7,7 @@ Each row of the list is a test:
   a complete stripe loses a chunk  only it is fetched again
   one parent of several dies       its stripe takes its fallback, the others do not notice
   restart in the middle            only stripes that lack something are fetched
-  the map changes                  all of them are fetched anew: other chunks are meant
+  the map changes (c9)             what is on its way is taken, then all of them are fetched anew
   stripes become a plain chain     what is left is one fetch
   the disk is full                 all stop, and go on together
 """
@@ -20,6 +20,7 @@ from chappe.core.reasons import ParentLossReason
 from chappe.core.relay_events import (
     ChunksDropped,
     CloseFetch,
+    DrainFetch,
     EdgeOrder,
     FetchConnected,
     FetchEnded,
@@ -98,16 +99,58 @@ def test_after_a_restart_only_what_lacks_something_is_fetched() -> None:
     assert fetches.keys() == {1}
 
 
-def test_another_map_means_other_chunks() -> None:
+def test_c9_another_map_means_other_chunks_once_what_is_on_its_way_has_come() -> None:
     rig, fetches = started()
     effects = rig.assign(target(), *(edge(s, "p", stripes=THREE, epoch=2) for s in range(3)))
-    assert {e.fetch for e in effects if isinstance(e, CloseFetch)} == {f.fetch for f in fetches.values()}
+    assert {e.fetch for e in effects if isinstance(e, DrainFetch)} == {f.fetch for f in fetches.values()}
+    assert not opened(rig, *effects)
+    assert not opened(rig, *rig.do(FetchEnded(fetches[0].fetch, None, progressed=True)))
+    effects = rig.do(FetchEnded(fetches[1].fetch, ParentLossReason.EVICTED))
     assert {s: f.stripes for s, f in opened(rig, *effects).items()} == dict.fromkeys(range(3), THREE)
+    assert not [e for e in effects if isinstance(e, ReportLost)]
+
+
+def test_a_stripe_that_there_is_no_more_is_drained_too() -> None:
+    rig = Rig()
+    fetches = opened(rig, *rig.assign(target(), *(edge(s, "p", stripes=THREE) for s in range(3))))
+    for fetch in fetches.values():
+        rig.do(FetchConnected(fetch.fetch))
+    effects = rig.assign(target(), edge(0, "p", epoch=2), edge(1, "r", epoch=2))
+    assert {e.fetch for e in effects if isinstance(e, DrainFetch)} == {f.fetch for f in fetches.values()}
+    for stripe in (0, 1):
+        assert not opened(rig, *rig.do(FetchEnded(fetches[stripe].fetch, None, progressed=True)))
+    assert opened(rig, *rig.do(FetchEnded(fetches[2].fetch, None, progressed=True))).keys() == {0, 1}
+
+
+def test_who_does_not_end_is_not_waited_for() -> None:
+    rig, fetches = started()
+    rig.assign(target(), *(edge(s, "p", stripes=THREE, epoch=2) for s in range(3)))
+    effects = rig.wait()
+    assert {e.fetch for e in effects if isinstance(e, CloseFetch)} == {f.fetch for f in fetches.values()}
+    assert opened(rig, *effects).keys() == {0, 1, 2}
+
+
+def test_a_disk_that_fails_meanwhile_is_heard_of() -> None:
+    rig, fetches = started()
+    rig.assign(target(), *(edge(s, "p", stripes=THREE, epoch=2) for s in range(3)))
+    rig.do(FetchEnded(fetches[0].fetch, LocalFault.DISK_FULL, "full"))
+    effects = rig.do(FetchEnded(fetches[1].fetch, None))
+    assert not opened(rig, *effects)
+    assert opened(rig, *rig.wait()).keys() == {0, 1, 2}
+
+
+def test_what_is_not_wanted_any_more_is_not_drained_either() -> None:
+    rig, fetches = started()
+    rig.assign(target(), *(edge(s, "p", stripes=THREE, epoch=2) for s in range(3)))
+    effects = rig.assign()
+    assert {e.fetch for e in effects if isinstance(e, CloseFetch)} == {f.fetch for f in fetches.values()}
 
 
 def test_stripes_that_become_a_plain_chain() -> None:
-    rig, _ = started()
-    effects = rig.assign(target(), EdgeOrder(A, 0, 2, source("p")))
+    rig, fetches = started()
+    rig.assign(target(), EdgeOrder(A, 0, 2, source("p")))
+    rig.do(FetchEnded(fetches[0].fetch, None, progressed=True))
+    effects = rig.do(FetchEnded(fetches[1].fetch, None, progressed=True))
     assert {s: f.stripes.plain for s, f in opened(rig, *effects).items()} == {0: True}
     assert len(rig.open) == 1
 

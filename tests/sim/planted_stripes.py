@@ -13,6 +13,7 @@ from chappe.core.holding import Held
 from chappe.core.measuring import Measuring
 from chappe.core.placement import Placement
 from chappe.core.ranges import RangeSet
+from chappe.core.restriping import Restriping
 from chappe.core.striped_links import StripedLinks
 from chappe.core.stripemap import PLAIN, StripeMap
 from chappe.core.upstream import Upstream
@@ -98,6 +99,18 @@ def _lost_for_good(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Upstream, "run", run)
 
 
+def _new_map_on_old_chains(patch: pytest.MonkeyPatch) -> None:
+    """Chunks have other stripes, and who feeds whom in them is as before."""
+    true = Restriping._lay
+
+    def lay(self: Restriping, pub: Any, judged: Any) -> None:
+        before = pub.layout
+        true(self, pub, judged)
+        pub.layout = before
+
+    patch.setattr(Restriping, "_lay", lay)
+
+
 BUGS = [
     Bug("everything-on-every-stripe", _everything_on_every_stripe, ("clock",), "in another stripe|chunks twice"),
     Bug("first-stripe-stands-for-all", _first_stripe_stands_for_all, ("kill",), "does not end|without a parent", 17),
@@ -119,5 +132,6 @@ BUGS = [
         most=24,
         scale=3,
     ),
+    Bug("a-new-map-on-old-chains", _new_map_on_old_chains, ("slow",), "no place in some stripe|are planned", 4),
     Bug("hops-of-stripes-are-evidence", _hops_of_stripes_are_evidence, ("clock",), "is demoted|was measured as"),
 ]

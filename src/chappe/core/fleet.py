@@ -100,7 +100,8 @@ class Fleet:
             self._context, self._demotions, self._slow, StripedLinks(self._context, self._placement)
         )
         self._probing = Probing(self._context, self._measuring, self._demotions, self._deadlines)
-        self._rebalance = Rebalance(self._context, self._placement, self._deadlines)
+        laying = Laying(self._context)
+        self._rebalance = Rebalance(self._context, self._placement, laying, self._deadlines)
         self._training = Training(self._context, self._deadlines)
         self._repair = Repair(self._context, self._placement, self._assignments, self._dialling)
         self._supersession = Supersession(self._context, self._placement)
@@ -116,7 +117,6 @@ class Fleet:
             self._deadlines,
             self._dialling,
         )
-        laying = Laying(self._context)
         self._ending = Ending(self._context, self._placement, self._supersession, self._membership, self._lanes)
         self._offering = Offering(
             self._context,

@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from chappe.core.chain import SOURCE, Chain, Place
 from chappe.core.context import Context
 from chappe.core.events import ObjectState
-from chappe.core.paces import Pace, Paces
+from chappe.core.paces import WINDOW_S, Pace, Paces
 from chappe.core.placement import Placement
 from chappe.core.publication import Publication
 from chappe.core.rates import downlink, uplink
 from chappe.core.workers import Worker
+from chappe.planning.stripes import ACK_SHARE, HEADER_SHARE
 
 AHEAD_S, AHEAD_CHUNKS = 1.0, 2
 """By so much a parent is ahead of the child of a limited hop: a report is a second old."""
@@ -111,9 +112,7 @@ class View:
     def late(self) -> list[Hop]:
         """The limited hops, the latest end first. Who gets nothing at all has not a slow link: that is a stall."""
         limited = [
-            hop
-            for hop in self.hops.values()
-            if hop.limited and self._receives(hop.child) > 0 and self._works(self._worker(hop.child))
+            hop for hop in self.hops.values() if hop.limited and self._receives(hop.child) > 0 and self.works(hop.child)
         ]
         return sorted(limited, key=lambda hop: (-hop.end_s, hop.place.chain.stripe, hop.child))
 
@@ -121,6 +120,29 @@ class View:
         """The end of the middle one of all hops; those that have everything have ended."""
         ends = sorted(hop.end_s for hop in self.hops.values())
         return ends[len(ends) // 2] if ends else 0.0
+
+    def end_s(self) -> float | None:
+        """When the last one will have everything, at the least: a pace is of whole chunks, and may be one more in its
+        window. None while somebody's pace is not known, or somebody gets nothing."""
+        if any(worker_id not in self._paces for worker_id in self.publication.layout.workers()):
+            return None
+        limited = [hop for hop in self.hops.values() if hop.limited]
+        if any(hop.per_s <= 0 for hop in limited):
+            return None
+        return max((hop.lacks / (hop.per_s + 1 / WINDOW_S) for hop in limited), default=0.0)
+
+    def rest_bytes(self) -> float:
+        """What the one that lacks the most still lacks."""
+        total = sum(self.sizes)
+        return self.chunk_bytes * max((total - sum(pace.held) for pace in self._paces.values()), default=0)
+
+    def uplink_seen(self, member: str) -> float | None:
+        """Bytes per second, with headers and ACKs; None unless it is what limits all that are fed from here."""
+        hops = self._below.get(member, [])
+        if not hops or not all(hop.limited and self._room(hop.child) > 0 for hop in hops):
+            return None
+        sends = self.chunk_bytes * sum(hop.per_s for hop in hops)
+        return sends * (1 + HEADER_SHARE) + ACK_SHARE * self._receives(member)
 
     @property
     def progress(self) -> float:
@@ -137,8 +159,9 @@ class View:
     def _worker(self, member: str) -> Worker | None:
         return self._context.state.workers.get(self.publication.origin_id if member == SOURCE else member)
 
-    def _works(self, worker: Worker | None) -> bool:
-        """Here, and neither on its way out nor waiting for room on its disk."""
+    def works(self, member: str) -> bool:
+        """It is here, and neither on its way out nor waiting for room on its disk."""
+        worker = self._worker(member)
         if worker is None or not worker.connected or worker.leaving or worker.drained:
             return False
         holding = worker.holdings.get(self.publication.object_id)
@@ -162,7 +185,7 @@ class View:
         """What its uplink would carry of one more hop, bytes per second."""
         worker = self._worker(member)
         whole = member == SOURCE or self._placement.holds_all(self.publication, member)
-        if worker is None or worker.demoted or not whole or not self._works(worker):
+        if worker is None or worker.demoted or not whole or not self.works(member):
             return 0.0
         hops = self._below.get(member, [])
         if any(hop.limited and self._room(hop.child) > 0 for hop in hops):

@@ -79,6 +79,22 @@ class Laying:
         names = [",".join(self._context.name(m) for m in chain.members) for chain in chains]
         self._context.log("planned", why, version=publication.version, chains=names)
 
+    def judge_rest(
+        self, publication: Publication, links: list[Link], rest_bytes: float, origin_bytes_per_s: float | None
+    ) -> Judged:
+        """Stripes for what the last one still lacks. `origin_bytes_per_s`: what is seen of its uplink, where it is."""
+        rate = self.origin_rate(publication.origin_id)
+        rate = rate if origin_bytes_per_s is None else min(rate, origin_bytes_per_s)
+        return self._worth(publication, rate, links, round(rest_bytes), publication.chunk_bytes)
+
+    def lay_rest(self, publication: Publication, judged: Judged, when: str) -> None:
+        """Other stripes for what is lacking. What is held is held. The caller says so to everybody."""
+        assert judged.striping is not None
+        publication.layout = Layout(striped.lay(publication, judged.striping))
+        plan = judged.striping.plan
+        publication.grounds = Grounds(f"{when}: {judged.why}", plan.rate_bytes_per_s, judged.striped_s, judged.plain_s)
+        publication.streams_max = max(len(stripe.chains) for stripe in plan.stripes)
+
     def _plan(self, publication: Publication, links: list[Link]) -> Plan:
         rate = self.origin_rate(publication.origin_id) * self._share(publication)
         if publication.topology is Topology.STAR:

@@ -43,6 +43,7 @@ class RebuildReason(StrEnum):
     FALLBACK = "fallback"  # the child healed by its fallback token, and that was adopted
     SLOW_SENDER = "slow_sender"  # a hop under half of what it should carry: is its sender the cause?
     SLOW_RECEIVER = "slow_receiver"  # it was not: the receiver's downlink is
+    RESTRIPED = "restriped"  # links carry something else than was believed: the rest was laid out anew
     LAGGARD = "laggard"  # its stripe would end last here, and somebody had an uplink to spare
     DELTA_FAILED = "delta_failed"  # gets the full object: it could not apply the delta, or that has no source
     UNDIALABLE = "undialable"  # neither end of a hop could dial the other

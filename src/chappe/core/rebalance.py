@@ -34,10 +34,12 @@ from dataclasses import dataclass, field
 from chappe.core.context import Context
 from chappe.core.deadlines import Deadlines
 from chappe.core.laggards import MOVE_S, Hop, Move, View
+from chappe.core.laying import Laying
 from chappe.core.paces import Paces
 from chappe.core.placement import Placement
 from chappe.core.publication import Phase, Publication
 from chappe.core.reasons import RebuildReason
+from chappe.core.restriping import Restriping
 from chappe.core.workers import Worker
 
 KEY = "rebalance"
@@ -85,10 +87,11 @@ class _Kept:
 
 
 class Rebalance:
-    def __init__(self, context: Context, placement: Placement, deadlines: Deadlines) -> None:
+    def __init__(self, context: Context, placement: Placement, laying: Laying, deadlines: Deadlines) -> None:
         self._context = context
         self._placement = placement
         self._deadlines = deadlines
+        self._restriping = Restriping(context, placement, laying)
         self._paces = Paces()
         self._of: dict[str, _Kept] = {}  # by object
 
@@ -109,14 +112,17 @@ class Rebalance:
             (publication,) = on_the_way
             if not (publication.stripes.plain or publication.open_end) and publication.phase is Phase.OPEN:
                 self._look(publication)
-        over = {object_id for object_id in self._of if object_id not in {p.object_id for p in context.active()}}
-        for object_id in over:
-            del self._of[object_id]
-        self._paces.keep({p.object_id for p in context.active()})
+        active = {p.object_id for p in context.active()}
+        self._of = {object_id: kept for object_id, kept in self._of.items() if object_id in active}
+        self._restriping.keep(active)
+        self._paces.keep(active)
 
     def _look(self, publication: Publication) -> None:
         kept = self._of.setdefault(publication.object_id, _Kept())
         view = View(self._context, self._placement, publication, self._paces)
+        if self._restriping.look(publication, view):
+            kept.promises.clear()  # they were of other hops
+            return
         self._judge(kept, view)
         touched: set[str] = set()
         for _ in range(MOVES_MAX):

@@ -37,6 +37,7 @@ coordinator
   c6  does not know the root yet                RECEIVED, lands when it comes
   c7  names another root for what has landed    the landed one stays and is what is reported
   c8  makes the fallback in use the parent      the stream goes on under the new epoch
+  c9  changes the map of stripes                what is on its way is taken, then all that lacks is asked for anew
 disk
   d1  is full while receiving                   DISK_FULL, fetch closed, tried every 2 s, goes on by itself
   d2  is full while landing                     DISK_FULL, landing tried again
@@ -107,6 +108,7 @@ from chappe.core.relay_events import (
     StopRequested,
     Tick,
 )
+from chappe.core.remapping import Remapping
 from chappe.core.upstream import Upstream
 
 
@@ -130,6 +132,7 @@ class Transfer:
         self._fetches = count(1)
         self._objects: dict[str, Held] = {r.object_id: Held.restored(r) for r in restored}
         self._upstreams: dict[tuple[str, int], Upstream] = {}
+        self._remapping = Remapping()
         self._assignment = Assignment(0)
         self._connected = False
         self._leave_by: float | None = None
@@ -238,6 +241,11 @@ class Transfer:
                 effects.append(Log("root contradicted", "what has landed stays", {"version": held.version}))
         effects.append(AdmitChildren(assignment.edges))
         orders = {(o.object_id, o.stripe): o for o in assignment.edges if o.object_id in targets}
+        maps = {order.object_id: order.stripes for order in orders.values()}
+        for upstream in self._upstreams.values():
+            if maps.get(upstream.order.object_id, upstream.order.stripes) != upstream.order.stripes:
+                effects += self._remapping.drain(upstream, now)
+        effects += self._remapping.close({key[0] for key in self._upstreams} - maps.keys())
         for key in [key for key in self._upstreams if key not in orders]:
             effects += self._upstreams.pop(key).close()
         for key, order in orders.items():
@@ -324,14 +332,15 @@ class Transfer:
 
     def _on_drained(self, event: FetchEnded, now: float) -> list[RelayEffect]:
         upstream = next((u for u in self._upstreams.values() if u.drained(event.fetch)), None)
-        if upstream is None or not isinstance(event.reason, LocalFault):
+        object_id = self._remapping.ended(event.fetch) if upstream is None else upstream.order.object_id
+        if object_id is None or not isinstance(event.reason, LocalFault):
             return []
-        return self._on_fault(self._objects[upstream.order.object_id], event.reason, event.detail, now)
+        return self._on_fault(self._objects[object_id], event.reason, event.detail, now)
 
     def _on_corrupt(self, held: Held, chunk: int, source: str) -> list[RelayEffect]:
         if not held.on_corrupt(chunk, source):
             return []
-        effects: list[RelayEffect] = []
+        effects = self._remapping.close({held.object_id})
         for upstream in self._upstreams.values():
             if upstream.order.object_id == held.object_id:
                 effects += upstream.close()
@@ -416,7 +425,7 @@ class Transfer:
     def _stop(self) -> list[RelayEffect]:
         self._stopped = True
         fetches = [effect for upstream in self._upstreams.values() for effect in upstream.close()]
-        return [*fetches, Stop()]
+        return [*self._remapping.close(), *fetches, Stop()]
 
     def _on_tick(self, now: float) -> list[RelayEffect]:
         if self._leave_by is not None and now >= self._leave_by:
@@ -434,8 +443,11 @@ class Transfer:
             if target is not None and held.may_land(target, now):
                 held.on_landing(target)
                 effects.append(Land(held.object_id, target.version, target.root))
+        effects += self._remapping.overdue(now)
         for upstream in self._upstreams.values():
             held = self._objects[upstream.order.object_id]
+            if self._remapping.waits(held.object_id):
+                continue
             lacks = held.lacks(upstream.order.stripes, upstream.order.stripe)
             ending = not lacks and upstream.fetch is not None  # its parent says so next
             effects += upstream.run(ending or (lacks and held.wants_chunks(now)), now)
@@ -447,5 +459,5 @@ class Transfer:
         times += [
             h.waiting.until_s for h in self._objects.values() if h.waiting is not None and h.waiting.until_s > now
         ]
-        times += [self._leave_by, self._installs.deadline]
+        times += [self._leave_by, self._installs.deadline, self._remapping.wake_at]
         return min((t for t in times if t is not None), default=None)

@@ -11,7 +11,7 @@ fetch, tries the parent first and then the fallbacks in order, and waits longer 
                            waiting ◀─────────────────────┘
 
 A child that is moved while its parent sends takes what that has on its way before it asks the next one, which then is
-asked for the rest only. Nobody is blamed for how that ends.
+asked for the rest only. Nobody is blamed for how that ends. (One that is to take other chunks: see `core/remapping`.)
 """
 
 from __future__ import annotations
@@ -172,6 +172,13 @@ class Upstream:
     @property
     def wake_at(self) -> float | None:
         return self.retry_at if self.draining is None else self.drain_until
+
+    def release(self) -> tuple[int | None, list[RelayEffect]]:
+        """Give a fetch that is connected away, to somebody who drains it; any other one ends here."""
+        if self.fetch is None or not self.connected:
+            return None, self.close()
+        fetch, self.fetch, self.connected = self.fetch, None, False
+        return fetch, self._stop_draining()
 
     def _leave(self, parent: Source, now: float) -> list[RelayEffect]:
         if self.fetch is None:  # perhaps it drains: that goes on

@@ -60,6 +60,8 @@ class StripeChecks:
     def decided(self, log: Log) -> None:
         if log.event == "planned":
             self._world.counts["striped"] += bool(self._striped())
+        if log.event == "restriped":
+            self._world.counts["restriped"] += 1
         if log.event not in ("uplink_short", "downlink_short"):
             return
         relay = next(r for r in self._world.relays if r.name == log.fields["relay"])
