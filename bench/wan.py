@@ -38,6 +38,7 @@ from chappe.errors import UsageError
 from chappe.units import format_rate
 
 BARE_PORT = 7600
+NOWHERE = "192.0.2.1:7401"  # of an address block that is for examples only
 FIRST_BYTE_TIMEOUT_S = 60.0
 _SPARE = 1.3  # a payload so much larger than a window can carry
 _TIGHT_S, _LOOSE_S = 0.05, 0.5  # between two looks at the relay's counter: until the first byte, and after it
@@ -129,6 +130,8 @@ class WanSettings(Settings):
     """More flags for relayd."""
     publish_flags: tuple[str, ...] = ()
     """More flags for chappe publish."""
+    pushed: bool = False
+    """The publisher advertises an address that nobody can dial: it dials the relay, as it does hosts behind NAT."""
     congestion_control: str | None = None
     """The sender's, for both; by default the kernel's."""
     directory: Path = Path("/dev/shm")
@@ -240,6 +243,7 @@ async def _chappe_curve(
     try:
         before = await asyncio.to_thread(_received, scraper)
         flags = () if streams == 1 else ("--streams", str(streams))
+        flags += ("--advertise", NOWHERE) if settings.pushed else ()
         publish = await fleet.start_publish(snapshot, "--version", str(version), *flags, *settings.publish_flags)
         curve = await asyncio.to_thread(_watch, scraper, publish, before, settings.window)
         publish.send_signal(signal.SIGINT)  # cancels: the relay lets go of what it has

@@ -18,15 +18,17 @@ from tcp_rig import LOOPBACK, become, listener_of, payload_of, route_to
 
 from chappe.core.reasons import ParentLossReason
 from chappe.hop.client import build_request
+from chappe.hop.linkwatch import STEADY, LinkWatch
 from chappe.hop.meter import GRPC, TCP, HopMeter
 from chappe.hop.net import Tls, open_channel
 from chappe.hop.push import ExpectedPush, PushEnd, push
 from chappe.hop.receive import FetchEnd, Receiver
 from chappe.hop.tcp_listen import TcpListener
+from chappe.hop.tcp_send import TcpOutlet
 from chappe.hop.tcp_sockets import client_context, shut_down
 from chappe.v1.relay_pb2 import EdgeToken, EndReason, PushHello, PushReply, PushRequest
 from chappe.wire.frames import encode_pushed, encode_tcp_switch
-from chappe.wire.tcp_frames import TAKEN, encode_hello
+from chappe.wire.tcp_frames import STREAMS_AUTO, TAKEN, encode_hello
 
 
 class Pushed:
@@ -76,7 +78,7 @@ class Pushed:
         self.received = asyncio.ensure_future(receiving)
         return self.received
 
-    def push(self, *, dials: bool = True) -> asyncio.Task[PushEnd]:
+    def push(self, *, dials: bool = True, connections: int = 1) -> asyncio.Task[PushEnd]:
         async def call() -> PushEnd:
             async with open_channel(self.child.server.address, self.parent.tls, "child") as channel:
                 return await push(
@@ -89,6 +91,7 @@ class Pushed:
                     on_taken=lambda: self.taken.append(1),
                     tcp=route_to(self.child, self.parent.tls, "child") if dials else None,
                     on_fallback=self.parents_fallbacks.append,
+                    connections=connections,
                 )
 
         self.pushed = asyncio.ensure_future(call())
@@ -119,6 +122,33 @@ async def test_the_payload_goes_over_tcp(stack: AsyncExitStack, fleet_tls: dict[
     assert not hop.childs_fallbacks
     assert not hop.parents_fallbacks
     assert hop.connected == [1]
+
+
+@pytest.mark.parametrize("has_bbr", [False, True])
+async def test_a_link_that_loses_packets_gets_bbr_where_it_can_be_had(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, has_bbr: bool
+) -> None:
+    """More connections it does not get: the child offers one."""
+    chosen = []
+
+    def choose(_: TcpOutlet, name: str) -> bool:
+        chosen.append(name)
+        return has_bbr
+
+    monkeypatch.setattr(LinkWatch, "one_is_too_few", lambda *_: True)
+    monkeypatch.setattr(TcpOutlet, "choose_congestion_control", choose)
+    caplog.set_level("INFO", "chappe.hop.tcp_lanes")
+    hop = await Pushed.open(stack)
+    hop.source.release(2)
+    hop.receive()
+    hop.push(connections=STREAMS_AUTO)
+    await hop.on_tcp()
+    await become(lambda: bool(chosen))
+    await hop.comes_to_its_end(TCP)
+    assert chosen == [STEADY]
+    assert ("goes on with bbr" if has_bbr else "bbr cannot be had") in caplog.text
+    assert not hop.childs_fallbacks
+    assert not hop.parents_fallbacks
 
 
 @pytest.mark.parametrize("who", ["parent does not dial", "child does not take", "child does not listen"])

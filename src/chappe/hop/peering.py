@@ -72,6 +72,7 @@ class Peering:
             on_end=on_push_end,
             uplink=uplink,
             tcp=tcp,
+            connections=lambda: self.service.connections,
         )
 
     def flowing(self) -> bool:

@@ -66,11 +66,13 @@ async def push(
     on_taken: Callable[[], None] | None = None,
     tcp: TcpRoute | None = None,
     on_fallback: Callable[[str], None] = lambda _: None,
+    connections: int = 1,
 ) -> PushEnd:
     """Dial a child and serve it until it has all. The guard sees it like any child: one at a time in each slot.
 
     `on_taken` is called when the child has said what it lacks: until then the call may be parked. With `tcp` the
     payload may go over a data connection that this side dials; `on_fallback` hears why it does not, or not any more.
+    It is one, whatever `connections` says; with `STREAMS_AUTO` it is helped where its link loses packets.
     """
     ticket = guard.admit(token, source.object_id, stripe, boot_now())
     if isinstance(ticket, Refusal):
@@ -87,7 +89,7 @@ async def push(
         dialled = None
         if tcp is not None and reply.HasField("tcp_offer"):
             dialled = Dialled(tcp, reply.tcp_offer, on_connected=source.signal.fire, on_fallback=on_fallback)
-        stream = ChildStream(source, reply.lacks, ticket, write, uplink=uplink, offer=dialled)
+        stream = ChildStream(source, reply.lacks, ticket, write, uplink=uplink, offer=dialled, streams=connections)
         if dialled is not None:
             dialled.start()
         return await (stream.run() if streams is None else streams.run(stream))

@@ -70,12 +70,13 @@ class Pushes:
         on_end: Callable[[PushEdge, PushEnd], None],
         uplink: TokenBucket | None = None,
         tcp: TcpRoutes | None = None,
+        connections: Callable[[], int] = lambda: 1,
     ) -> None:
         """`spawn` keeps the task, names it, and cancels it when the node stops. `tcp`: to which children data
-        connections are dialled."""
+        connections are dialled; `connections`: see `push`."""
         self._catalog, self._guard, self._streams = catalog, guard, streams
         self._open_channel, self._spawn, self._on_end = open_channel, spawn, on_end
-        self._uplink, self._tcp = uplink, tcp
+        self._uplink, self._tcp, self._connections = uplink, tcp, connections
         self._calls: dict[tuple[str, int, int, PeerRef, int], _Call] = {}
 
     def assign(self, edges: Iterable[PushEdge]) -> None:
@@ -158,6 +159,7 @@ class Pushes:
                     on_taken=taken,
                     tcp=None if self._tcp is None else self._tcp.to(edge.order.child),
                     on_fallback=fell_back,
+                    connections=self._connections(),
                 )
         except UsageError as error:  # an address that is none
             return PushEnd(EndReason.END_REASON_UNSPECIFIED, str(error))

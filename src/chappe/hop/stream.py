@@ -72,7 +72,7 @@ class ChildStream:
             raise UsageError(f"a hop that is expected to carry {request.expected_bytes_per_s} bytes per second")
         self._outlet = Outlet(write, offer, request.expected_bytes_per_s)
         self._uplink = uplink
-        self._offer_more = offer_more
+        self._offer_more = offer_more if request.streams else None
         self._expected_bytes_per_s = request.expected_bytes_per_s
         self._streams = _streams(streams, request.streams)
 
@@ -214,11 +214,12 @@ class ChildStream:
 
 
 def _streams(own: int, asked: int) -> int:
-    """How many data connections one Fetch has; a child that asks for none takes no more than the first."""
+    """How many data connections one Fetch has; a child that asks for none takes no more than the first, which may be
+    helped all the same."""
+    if own == STREAMS_AUTO and asked <= 1:
+        return STREAMS_AUTO
     if not asked:
         return 1
-    if own == STREAMS_AUTO and asked == 1:
-        return STREAMS_AUTO
     return min(max(own, asked), STREAMS_MAX)
 
 

@@ -55,12 +55,13 @@ class Lanes:
         streams: int = 1,
         expected_bytes_per_s: float = 0.0,
     ) -> None:
-        """`on_unreadable` drops chunks that cannot be read, or raises StoreError; `offer_more` for more than one.
+        """`on_unreadable` drops chunks that cannot be read, or raises StoreError; `offer_more` for more than one:
+        None where the child takes no other, or cannot dial one.
         `expected_bytes_per_s` is what the coordinator expects of the hop, 0 for nothing."""
         self._source, self._ticket, self._meter, self._outlet = source, ticket, meter, outlet
         self._uplink, self._on_unreadable, self._offer_more = uplink, on_unreadable, offer_more
         self._expected_bytes_per_s = expected_bytes_per_s
-        self._auto = streams == STREAMS_AUTO and offer_more is not None
+        self._auto = streams == STREAMS_AUTO
         self._streams = max(1, streams) if offer_more is not None else 1
         self._deal = Deal(course, turns, most=self._streams)
         self._signal = Signal()
@@ -113,6 +114,9 @@ class Lanes:
             await asyncio.sleep(LOOK_S)
         if first.choose_congestion_control(STEADY):
             log.info("%s: a long link that loses packets: its data connection goes on with %s", child, STEADY)
+            return
+        if self._offer_more is None:
+            log.info("%s: a long link that loses packets, where %s cannot be had: it stays as it is", child, STEADY)
             return
         manifest = self._source.manifest
         assert manifest is not None  # chunks have been sent
