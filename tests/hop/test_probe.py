@@ -11,6 +11,7 @@ import grpc.aio
 import pytest
 from fakes import KEY, RUN, claims
 
+from chappe.clock import boot_now
 from chappe.core.effects import PeerRef
 from chappe.core.probes import ProbeOrder, ProbeOutcome
 from chappe.errors import UsageError
@@ -19,7 +20,7 @@ from chappe.hop.guard import EdgeGuard
 from chappe.hop.limits import TokenBucket
 from chappe.hop.net import RunningServer, open_channel, open_server, parse_address
 from chappe.hop.probe import BUSY, ProbeDesk
-from chappe.hop.probeflow import PROBE_BYTES_MAX, WINDOW_MIN_BYTES, Arrivals, Window
+from chappe.hop.probeflow import PROBE_BYTES_MAX, WINDOW_MIN_BYTES, Arrivals, Limits, Window
 from chappe.hop.server import RELAY_SERVICE, RelayService
 from chappe.v1.relay_pb2 import EdgeToken, ProbeMessage
 
@@ -334,3 +335,59 @@ async def test_little_is_under_way_to_a_peer_that_takes_nothing_more(stack: Asyn
     outcome = await r1.desk.run(order, lambda: open_channel(server.address, None, "r2"))
     assert sum(came) == WINDOW_MIN_BYTES
     assert outcome.up_bytes_per_s == WINDOW_MIN_BYTES
+
+
+async def test_a_peer_that_dies_while_it_sends_back_is_an_error_in_the_outcome(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its filler is here, its call is over, and what is acknowledged then finds no call any more."""
+
+    async def dies(context: Any) -> None:
+        await context.write(ProbeMessage(protocol_version=1, taken_bytes=0))
+        while isinstance(message := await context.read(), ProbeMessage) and not message.all_sent:
+            pass
+        await context.write(ProbeMessage(got_bytes=1 << 20, got_seconds=1.0))
+        await context.write(ProbeMessage(filler=bytes(64 << 10)))
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+
+    calls: list[Any] = []
+
+    async def until_it_is_over(self: ProbeDesk, arrived: Arrivals, message: ProbeMessage) -> None:
+        await calls[0].code()
+        arrived.add(len(message.filler), 1.0)
+
+    converse = ProbeDesk._converse
+
+    async def seen(self: ProbeDesk, probe: Any, call: Any) -> str:
+        calls.append(call)
+        return await converse(self, probe, call)
+
+    monkeypatch.setattr(ProbeDesk, "_converse", seen)
+    monkeypatch.setattr(ProbeDesk, "_take", until_it_is_over)
+    server = await serve_otherwise(stack, dies)
+    r1 = await start(stack, "r1")
+    outcome = await r1.desk.run(
+        an_order("r2", "r1", str(server.address)), lambda: open_channel(server.address, None, "r2")
+    )
+    assert outcome.error == "gone"
+
+
+async def test_a_first_acknowledgement_that_is_late_counts(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both go on with acknowledgements: without them the peer would have no more than its smallest window."""
+    filler = Limits.filler
+
+    async def not_waited_for(*_: object) -> None:
+        pass
+
+    async def from_then_on(self: Limits, bucket: TokenBucket | None, window: Window) -> AsyncIterator[bytes]:
+        async for piece in filler(self, bucket, window):
+            yield piece
+            await window._until(boot_now() + 30, lambda: window.acknowledged)
+
+    monkeypatch.setattr(Window, "opened", not_waited_for)
+    monkeypatch.setattr(Limits, "filler", from_then_on)
+    r1, r2 = await pair(stack)
+    outcome = await r1.probe(r2)
+    assert (outcome.error, outcome.bytes) == ("", 2 << 20)

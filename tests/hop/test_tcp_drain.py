@@ -134,3 +134,14 @@ async def test_a_parent_that_goes_on_is_ended_as_any(parent: Parent) -> None:
     await asyncio.to_thread(over.wait, 30)
     assert over.is_set()
     assert not parent.inlet.drain()
+
+
+async def test_one_that_is_moved_while_it_asks_whether_its_parent_is_gone(parent: Parent) -> None:
+    connection = await parent.connected()
+    reading = asyncio.ensure_future(parent.reply())
+    await become(lambda: parent.inlet.switched)
+    connection.close()  # and nothing is said on gRPC
+    await become(lambda: parent.inlet._broken is not None)
+    assert parent.inlet.drain()
+    assert await reading is None
+    assert not parent.fallbacks

@@ -275,14 +275,17 @@ class Inlet:
             raise PeerError(f"a {type(reply).__name__} on gRPC after the switch to a data connection")
         return reply, len(message)
 
-    async def _verdict(self, problem: str) -> tuple[Reply, int]:
-        """The data connection is gone, or all of several. The parent as well?"""
+    async def _verdict(self, problem: str) -> tuple[Reply, int] | None:
+        """The data connection is gone, or all of several. The parent as well? None: the child has left meanwhile."""
         if self.at_its_end and self._whole():
             end = End(reason=EndReason.END_REASON_COMPLETE)
             return end, end.ByteSize()
-        if self._control is not None:
-            await asyncio.wait({self._control}, timeout=VERDICT_S)
-            if self._control.done() and (heard := self._heard(self._control)) is not None:
+        control = self._control
+        if control is not None:
+            await asyncio.wait({control}, timeout=VERDICT_S)
+            if self.draining:
+                return None
+            if control.done() and (heard := self._heard(control)) is not None:
                 return heard
         raise self._lost(problem)
 

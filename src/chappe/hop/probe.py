@@ -182,7 +182,7 @@ class ProbeDesk:
         try:
             await call.write(probe.first)
             await window.opened(boot_now() + _HELLO_S, answered)
-            acknowledges = window.acknowledged
+            acknowledges = False
             try:
                 async for piece in probe.limits.filler(self._uplink, window):
                     if self._flowing():
@@ -190,6 +190,7 @@ class ProbeDesk:
                     if answered.done():
                         break
                     await call.write(ProbeMessage(filler=piece))
+                acknowledges = window.acknowledged  # by now: far away it takes longer than `_HELLO_S`
                 if acknowledges:
                     await call.write(ProbeMessage(all_sent=True))
                 else:
@@ -207,7 +208,8 @@ class ProbeDesk:
                     return message.refused or BUSY
                 await self._take(probe.down, message)
                 if acknowledges:
-                    await call.write(ProbeMessage(taken_bytes=probe.down.bytes))
+                    with contextlib.suppress(asyncio.InvalidStateError):  # it has ended: what is read next says why
+                        await call.write(ProbeMessage(taken_bytes=probe.down.bytes))
             return ""
         finally:
             answered.cancel()

@@ -140,9 +140,11 @@ class Checks:
         self.lanes.serving(parent, stream)
 
     def _slots(self, parent: Node, stream: Stream) -> None:
-        """An origin never serves more streams of a stripe than chains were planned there; a relay one."""
+        """An origin never serves more streams of a stripe than chains were planned there; a relay one. Those of another
+        map end by themselves, or with their connections: there need not be a successor in their slots."""
         object_id, stripe = stream.source.object.object_id, stream.stripe
-        live = sum(s.source.object.object_id == object_id and s.stripe == stripe for s in parent.serving)
+        same = [s for s in parent.serving if s.source.object.object_id == object_id and s.stripe == stripe]
+        live = sum(s.stripes == stream.stripes for s in same)
         publication = self.world.coordinator.fleet.state.publications.get(object_id)
         key = (object_id, stripe)
         if publication is not None:
