@@ -221,6 +221,19 @@ async def test_the_first_chunks_are_made_before_the_full_object_is_hashed(
     assert_same_bytes(fleet, two, "w1", "w2")
 
 
+async def test_less_than_a_page_waits_for_the_root_only(
+    fleet: LocalFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(headstart, "HEAD_START_S", 1000)
+    one, two = noise(tmp_path / "v1", 1), noise(tmp_path / "v2", 1)
+    (two / "config.json").write_text("{}")
+    async with AsyncPublisher(fleet.address, spool=tmp_path) as publisher:
+        await (await publisher.publish(one, payload="full")).wait(timeout_s=120)
+        result = await (await publisher.publish(two, payload="delta")).wait(timeout_s=120)
+    assert (result.kind, result.installed) == ("delta", 2)
+    assert_same_bytes(fleet, two, "w1", "w2")
+
+
 async def test_nothing_leaves_for_long_and_the_root_does_not_wait(
     fleet: LocalFleet, tmp_path: Path, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:

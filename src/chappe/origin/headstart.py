@@ -2,7 +2,7 @@
 
 Both read the whole snapshot with all cores and need Python's lock, and the root is needed last of all: of a delta of
 128 MiB on two cores the first chunks left 60 ms later for it, a fifth of its time on a link of 20 Mbit/s. Not longer
-than a moment: of a snapshot in which nothing changes no chunk leaves before its root is known.
+than a moment: where little changes no chunk leaves before all is compared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class HeadStart:
         self._over.clear()
 
     def end(self) -> None:
-        """The first can leave."""
+        """The first can leave, or all have been made. Once or often."""
         self._over.set()
 
     async def wait(self) -> None:

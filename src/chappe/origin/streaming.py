@@ -37,7 +37,7 @@ class Streamed:
         on_first: Callable[[], None],
     ) -> None:
         """`expected_bytes` is what the coordinator is told until it is known; `on_failed` hears what is found wrong
-        after all has been made, `on_first` that the first chunks can leave."""
+        after all has been made, `on_first` that the first chunks can leave, or that there is no more to encode."""
         self.object_id, self.file = object_id, file
         self._node, self._version, self._expected_bytes = node, version, expected_bytes
         self._object: GrowingObject | None = None
@@ -52,7 +52,10 @@ class Streamed:
         file.on_open = lambda: _tell(loop, self._begin)
         file.on_page = lambda digests: _tell(loop, self._announce, digests)
         try:
-            await loop.run_in_executor(None, file.encode)
+            try:
+                await loop.run_in_executor(None, file.encode)
+            finally:
+                self._on_first()  # less than a page leaves with the root only
             log.info("version %d: %d bytes of object %s are encoded", self._version, file.payload_bytes, self.object_id)
             await loop.run_in_executor(None, file.close, await asyncio.shield(root))
         except ChappeError as error:
