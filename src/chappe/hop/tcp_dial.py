@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from chappe.errors import PeerError
 from chappe.hop.tcp_receive import CONNECT_S, HANDSHAKE_S, TcpRoute, check_offer
@@ -19,6 +20,9 @@ from chappe.hop.tcp_send import TcpOutlet, open_outlet
 from chappe.hop.tcp_sockets import SOCKET_ERRORS, check_name, client_context, step
 from chappe.v1.relay_pb2 import TcpOffer
 from chappe.wire.tcp_frames import TAKEN, encode_hello
+
+_Found: TypeAlias = tuple[Any, Any, int, str, tuple[Any, ...]]
+"""An answer of `getaddrinfo`."""
 
 
 class Dialled:
@@ -67,16 +71,10 @@ class Dialled:
 async def dial(route: TcpRoute, port: int, secret: bytes) -> socket.socket:
     """A blocking socket that the other side has taken. Raises OSError (also SSLError), ValueError, PeerError."""
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(CONNECT_S):
+    deadline_s = loop.time() + CONNECT_S
+    async with asyncio.timeout_at(deadline_s):
         found = await loop.getaddrinfo(route.host, port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, target = found[0]
-        connection = socket.socket(family, kind, protocol)
-        try:
-            connection.setblocking(False)
-            await loop.sock_connect(connection, target)
-        except BaseException:
-            connection.close()
-            raise
+    connection = await _connect(found, deadline_s)
     try:
         async with asyncio.timeout(HANDSHAKE_S):
             if route.tls is not None:
@@ -91,6 +89,29 @@ async def dial(route: TcpRoute, port: int, secret: bytes) -> socket.socket:
         connection.close()
         raise
     return connection
+
+
+async def _connect(found: Sequence[_Found], deadline_s: float) -> socket.socket:
+    """To the first that answers, in their order: each has an equal part of the time that is left. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    problem = OSError("the name has no address")
+    for number, (family, kind, protocol, _, target) in enumerate(found):
+        now = loop.time()
+        connection: socket.socket | None = None
+        try:
+            connection = socket.socket(family, kind, protocol)
+            connection.setblocking(False)
+            async with asyncio.timeout_at(now + (deadline_s - now) / (len(found) - number)):
+                await loop.sock_connect(connection, target)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if not isinstance(error, OSError):  # TimeoutError is one
+                raise
+            problem = error if str(error) else OSError(f"{target[0]} did not answer in time")
+        else:
+            return connection
+    raise problem
 
 
 def _check_word(word: bytes) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import socket
 from collections.abc import Callable
@@ -36,6 +37,7 @@ OFFER_S = 10.0
 GREETING_MAX = 64
 _BACKLOG = 128
 _ACCEPT_PAUSE_S = 0.1  # out of descriptors: nobody says when there are some again
+_QUIET_S = 10.0  # between two lines of the log that say so
 
 
 @dataclass(eq=False, slots=True)
@@ -92,6 +94,7 @@ class TcpListener:
         self._offers: dict[bytes, Offer] = {}
         self._early = EarlyCallers()
         self._greetings: dict[asyncio.Task[None], socket.socket] = {}
+        self._failed = 0  # to accept
         self._accepting = asyncio.create_task(self._accept(), name="data connections")
 
     @classmethod
@@ -156,12 +159,15 @@ class TcpListener:
         self._listening.close()
 
     async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, quiet_until_s = asyncio.get_running_loop(), -math.inf
         while True:
             try:
                 connection, address = await loop.sock_accept(self._listening)
             except OSError as error:
-                log.warning("data connections: %s", error)
+                self._failed += 1
+                if (now := loop.time()) >= quiet_until_s:
+                    quiet_until_s = now + _QUIET_S
+                    log.warning("data connections cannot be accepted: %s (%d times so far)", error, self._failed)
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
             if len(self._greetings) >= GREETING_MAX:

@@ -18,6 +18,7 @@ the beginning: what waits to be read closes the window, which the kernel opens o
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import select
 import socket
@@ -114,7 +115,10 @@ class TcpInlet:
         self._given = False
         self._took_s = boot_now()
         self._lock = threading.Lock()  # of closing against connecting
-        threading.Thread(target=self._run, name="chappe-tcp-receive", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, name="chappe-tcp-receive", daemon=True).start()
+        except RuntimeError as error:  # so many are running that there can be no other: as if it could not be dialled
+            self._unstarted(OSError(errno.EAGAIN, str(error)))
 
     # ---- the event loop's side -------------------------------------------------------------------------------------
 
@@ -145,6 +149,10 @@ class TcpInlet:
                 shut_down(self._connection)
         self._may_read.set()
         self._dealt_with.release()
+
+    def _unstarted(self, problem: OSError) -> None:
+        self.problem = problem
+        self._loop.call_soon(self._on_change)
 
     # ---- the thread's ----------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import queue
 import socket
@@ -34,6 +35,8 @@ from chappe.hop.tcp_info import (
 )
 from chappe.hop.tcp_sockets import SOCKET_ERRORS, allow_unacknowledged, limit_pace, set_unsent_limit, shut_down
 from chappe.wire.tcp_frames import encode_chunk_head
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -67,10 +70,11 @@ class _Job:
 
 
 def open_outlet(connection: socket.socket) -> TcpOutlet | None:
-    """None for a connection that has broken meanwhile."""
+    """None for a connection that has broken meanwhile, or that can have no thread."""
     try:
         return TcpOutlet(connection)
-    except OSError:
+    except OSError as error:
+        log.info("a data connection that was opened is not used: %s", error)
         connection.close()
         return None
 
@@ -88,7 +92,10 @@ class TcpOutlet:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         allow_unacknowledged(connection)
         self._thread = threading.Thread(target=self._run, name="chappe-tcp-send", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # so many are running that there can be no other
+            raise OSError(errno.EAGAIN, str(error)) from error
 
     def limit_unsent(self, size_bytes: int) -> None:
         """See `set_unsent_limit`."""

@@ -17,6 +17,10 @@ class TakenInlet(TcpInlet):
         self._taken = connection
         super().__init__(TcpRoute("", None, ""), 0, b"", taker, on_change)
 
+    def _unstarted(self, problem: OSError) -> None:
+        self._taken.close()
+        super()._unstarted(problem)
+
     def _connect(self) -> socket.socket:
         connection = self._taken
         try:
