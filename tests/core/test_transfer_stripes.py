@@ -14,7 +14,8 @@ Each row of the list is a test:
 
 from __future__ import annotations
 
-from relay_rig import A, Rig, of, source, target
+import pytest
+from relay_rig import ROOT_A, A, Rig, of, source, target
 
 from chappe.core.reasons import ParentLossReason
 from chappe.core.relay_events import (
@@ -24,10 +25,12 @@ from chappe.core.relay_events import (
     EdgeOrder,
     FetchConnected,
     FetchEnded,
+    LandFailed,
     LocalFault,
     OpenFetch,
     Progress,
     ReportLost,
+    ResetObject,
     Restored,
 )
 from chappe.core.stripemap import StripeMap
@@ -144,6 +147,16 @@ def test_what_is_not_wanted_any_more_is_not_drained_either() -> None:
     rig.assign(target(), *(edge(s, "p", stripes=THREE, epoch=2) for s in range(3)))
     effects = rig.assign()
     assert {e.fetch for e in effects if isinstance(e, CloseFetch)} == {f.fetch for f in fetches.values()}
+
+
+@pytest.mark.parametrize("fault", [LocalFault.DAMAGED, LocalFault.ROOT_MISMATCH])
+def test_what_is_received_from_scratch_takes_nothing_of_what_was_on_its_way(fault: LocalFault) -> None:
+    rig, fetches = started()
+    rig.do(Progress(A, ((0, 4),), 4))
+    rig.assign(target(root=ROOT_A), *(edge(s, "p", stripes=THREE, epoch=2) for s in range(3)))
+    effects = rig.do(LandFailed(A, fault, "not what was written"))
+    before = effects[: effects.index(ResetObject(A))]
+    assert all(CloseFetch(fetch.fetch) in before for fetch in fetches.values())
 
 
 def test_stripes_that_become_a_plain_chain() -> None:

@@ -358,7 +358,7 @@ class Transfer:
             effects.append(about)
         if fault is LocalFault.DAMAGED:
             held.on_reset()
-            effects.append(ResetObject(held.object_id))
+            effects += [*self._remapping.close({held.object_id}), ResetObject(held.object_id)]
         return [*effects, ReportHolding(held.holding())]
 
     # ---- landing and installing ------------------------------------------------------------------------------------
@@ -397,7 +397,7 @@ class Transfer:
         if fault is not LocalFault.ROOT_MISMATCH:
             return self._on_fault(held, fault, detail, now)
         again = held.on_root_mismatch(detail)
-        effects: list[RelayEffect] = [ResetObject(object_id)] if again else []
+        effects = [*self._remapping.close({object_id}), ResetObject(object_id)] if again else []
         return [*effects, ReportHolding(held.holding()), Log("root mismatch", detail, {"object_id": object_id})]
 
     def _on_install_ended(self, version: int, ok: bool, reason: str) -> list[RelayEffect]:
