@@ -76,8 +76,13 @@ def test_chunks_change_stripes_and_what_is_held_is_not_sent_again() -> None:
 
 def test_status_says_when_and_why() -> None:
     fluid = started(slow=HALF)
-    assert fluid.publication.grounds.why.startswith("laid anew after ")
-    assert "stripes, together" in fluid.publication.grounds.why
+    grounds = fluid.publication.grounds
+    assert grounds.why.startswith("laid anew after ")
+    assert "for the rest: " in grounds.why
+    assert "stripes, together" in grounds.why
+    elapsed_s = fluid.now - fluid.start_s
+    rest_s = fluid.payload_bytes / (grounds.rate_bytes_per_s or 1.0) / 2
+    assert elapsed_s + rest_s < (grounds.striped_s or 0.0) < (grounds.plain_s or 0.0)
     assert fluid.publication.members["w0"].why.startswith(("inner in", "tail in"))
 
 

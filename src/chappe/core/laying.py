@@ -12,7 +12,7 @@ from chappe.core.publication import Publication
 from chappe.core.rates import downlink, link_of, uplink
 from chappe.planning.striping import Judged, judge_striping, striped_chunk_bytes
 from chappe.planning.topology import Link, Plan, broadcast_floor, plan_chains, plan_star, worker_rate
-from chappe.units import format_rate
+from chappe.units import format_duration, format_rate
 
 NAMED_MAX = 3
 NOBODY = "nobody gets it in full"
@@ -87,12 +87,14 @@ class Laying:
         rate = rate if origin_bytes_per_s is None else min(rate, origin_bytes_per_s)
         return self._worth(publication, rate, links, round(rest_bytes), publication.chunk_bytes)
 
-    def lay_rest(self, publication: Publication, judged: Judged, when: str) -> None:
+    def lay_rest(self, publication: Publication, judged: Judged, elapsed_s: float) -> None:
         """Other stripes for what is lacking. What is held is held. The caller says so to everybody."""
         assert judged.striping is not None
         publication.layout = Layout(striped.lay(publication, judged.striping))
         plan = judged.striping.plan
-        publication.grounds = Grounds(f"{when}: {judged.why}", plan.rate_bytes_per_s, judged.striped_s, judged.plain_s)
+        why = f"laid anew after {format_duration(elapsed_s)}, for the rest: {judged.why}"
+        promised = [None if rest_s is None else elapsed_s + rest_s for rest_s in (judged.striped_s, judged.plain_s)]
+        publication.grounds = Grounds(why, plan.rate_bytes_per_s, *promised)
         publication.streams_max = max(len(stripe.chains) for stripe in plan.stripes)
 
     def _plan(self, publication: Publication, links: list[Link]) -> Plan:

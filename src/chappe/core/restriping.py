@@ -43,7 +43,6 @@ from chappe.core.reasons import RebuildReason
 from chappe.planning.stripes import HEADER_SHARE
 from chappe.planning.striping import Judged
 from chappe.planning.topology import Link
-from chappe.units import format_duration
 
 CHANGE_S = 1.0
 """To be told, to take what is on its way, to dial, and to get up to speed, everybody at once."""
@@ -133,7 +132,7 @@ class Restriping:
         before = len(publication.stripes.weights)
         publication.edges.main.clear()
         publication.edges.fallback.clear()
-        self._laying.lay_rest(publication, judged, f"laid anew after {format_duration(self._elapsed_s(publication))}")
+        self._laying.lay_rest(publication, judged, self._elapsed_s(publication))
         self._context.touch_all(publication)
         self._context.count("segment_rebuilds_total", reason=RebuildReason.RESTRIPED.value)
         self._context.log(
