@@ -125,6 +125,17 @@ def test_a_stripe_that_there_is_no_more_is_drained_too() -> None:
     assert opened(rig, *rig.do(FetchEnded(fetches[2].fetch, None, progressed=True))).keys() == {0, 1}
 
 
+def test_what_drains_already_goes_on() -> None:
+    rig, fetches = started()
+    rig.assign(target(), edge(0, "q", epoch=2), edge(1, "r"))  # moved a moment before
+    effects = rig.assign(target(), *(edge(s, "p", stripes=THREE, epoch=3) for s in range(3)))
+    assert [e.fetch for e in effects if isinstance(e, DrainFetch)] == [fetches[1].fetch]
+    assert not [e for e in effects if isinstance(e, CloseFetch)]
+    assert not opened(rig, *rig.do(FetchEnded(fetches[1].fetch, None, progressed=True)))
+    effects = rig.do(FetchEnded(fetches[0].fetch, None, progressed=True))
+    assert opened(rig, *effects).keys() == {0, 1, 2}
+
+
 def test_who_does_not_end_is_not_waited_for() -> None:
     rig, fetches = started()
     rig.assign(target(), *(edge(s, "p", stripes=THREE, epoch=2) for s in range(3)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from chappe.core.relay_events import CloseFetch, DrainFetch, RelayEffect
+from chappe.core.relay_events import CloseFetch, RelayEffect
 from chappe.core.upstream import DRAIN_S, Upstream
 
 
@@ -24,10 +24,9 @@ class Remapping:
     def drain(self, upstream: Upstream, now: float) -> list[RelayEffect]:
         """Take over what it has running."""
         fetch, effects = upstream.release()
-        if fetch is None:
-            return effects
-        self._draining[fetch] = (upstream.order.object_id, now + DRAIN_S)
-        return [*effects, DrainFetch(fetch)]
+        if fetch is not None:
+            self._draining[fetch] = (upstream.order.object_id, now + DRAIN_S)
+        return effects
 
     def ended(self, fetch: int) -> str | None:
         """The object of a stream that has ended by itself; None when it is none of these."""

@@ -174,11 +174,15 @@ class Upstream:
         return self.retry_at if self.draining is None else self.drain_until
 
     def release(self) -> tuple[int | None, list[RelayEffect]]:
-        """Give a fetch that is connected away, to somebody who drains it; any other one ends here."""
+        """Give what still brings something away, to somebody who waits for its end: a fetch that is connected, or one
+        that drains already, upon which none has followed yet. Any other one ends here."""
+        if self.draining is not None:
+            fetch, self.draining = self.draining, None
+            return fetch, self.close()
         if self.fetch is None or not self.connected:
             return None, self.close()
         fetch, self.fetch, self.connected = self.fetch, None, False
-        return fetch, self._stop_draining()
+        return fetch, [DrainFetch(fetch)]
 
     def _leave(self, parent: Source, now: float) -> list[RelayEffect]:
         if self.fetch is None:  # perhaps it drains: that goes on
