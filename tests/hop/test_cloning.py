@@ -13,6 +13,7 @@ ones, and not what is thought of them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import threading
@@ -126,14 +127,12 @@ class Filling(Disk):
 
 
 def fill(path: Path) -> None:
+    """In ever smaller pieces, as long as there is room."""
     with path.open("wb", buffering=0) as file:
-        for size in (MIB, 1 << 12):
-            try:
+        for size in (8 * MIB, MIB, 1 << 16, 1 << 12):
+            with contextlib.suppress(OSError):
                 while True:
-                    file.write(os.urandom(size))
-                    os.fsync(file.fileno())
-            except OSError:
-                continue
+                    os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
 
 
 @kinds("xfs", "btrfs")
@@ -163,11 +162,11 @@ def test_killed_while_a_clone_is_made_and_written_to(mounted: Mounted) -> None:
     with Store.open(path) as store:
         landed(store, base, 1, base.root)
         receive(store, delta_model(base, target, f"{4:032x}").delta).flush()
-    for step in (3, 5, 7, 12, 20, 1000):
+    for step in (4, 9, 20, 1000):
         killed += not land(path, target.root, step, rng.getrandbits(30))
         assert tree(path / "snapshots/1") == base.files
         assert tree(path / "current") in (base.files, target.files)
-    assert killed >= 3
+    assert killed >= 2
     assert tree(path / "current") == target.files
     assert verify_directory(path).ok
 
