@@ -61,12 +61,19 @@ class Postgres:
 
     def start(self) -> None:
         """Returns when it can be used."""
-        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories="
-        self._run("pg_ctl", "-w", "-t", str(WAIT_S), "-l", str(self._top / "log"), "-o", options, "start")
+        options = {  # nothing outside of its directory, or a kill would leave it there
+            "port": self.port,
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "dynamic_shared_memory_type": "mmap",
+        }
+        given = " ".join(f"-c {name}={value}" for name, value in options.items())
+        self._run("pg_ctl", "-w", "-t", str(WAIT_S), "-l", str(self._top / "log"), "-o", given, "start")
 
     def kill(self) -> None:
         """kill -9, of those that serve connections, too. Returns when none is left."""
-        pid = int((self._data / "postmaster.pid").read_text().split()[0])
+        lines = (self._data / "postmaster.pid").read_text().splitlines()
+        pid = int(lines[0])
         os.kill(pid, signal.SIGSTOP)  # it forks no more
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         ends = [os.pidfd_open(each) for each in (pid, *map(int, children))]
@@ -76,6 +83,8 @@ class Postgres:
             assert select.select([end], [], [], WAIT_S)[0]
             os.close(end)
         (self._data / "postmaster.pid").unlink()  # its number stays taken until somebody reaps it
+        shared_memory = lines[6].split()[1]  # that it is running: the next one would remove it, and cannot know it now
+        subprocess.run(["ipcrm", "--shmem-id", shared_memory], check=True)
 
     def close(self) -> None:
         if (self._data / "postmaster.pid").exists():
