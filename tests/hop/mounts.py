@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import subprocess
+import tempfile
 from pathlib import Path
 
 _MAKE = {"xfs": ("mkfs.xfs", "-q", "-m", "reflink=1"), "btrfs": ("mkfs.btrfs", "-q"), "ext4": ("mkfs.ext4", "-q")}
@@ -22,7 +23,18 @@ def unavailable(kind: str) -> str:
         return "a file system of its own needs root"
     if shutil.which(_MAKE[kind][0]) is None:
         return f"{_MAKE[kind][0]} is missing: install {_PACKAGE[kind]}"
-    return "" if Path("/dev/loop-control").exists() else "this machine has no loop devices"
+    if not Path("/dev/loop-control").exists():
+        return "this machine has no loop devices"
+    with tempfile.TemporaryDirectory(prefix="chappe-mount-") as directory:
+        try:
+            with Mounted(kind, Path(directory)):
+                return ""
+        except RefusedError as error:  # a container may have root and no right to mount, a kernel no such file system
+            return f"this machine mounts no {kind}: {error}"
+
+
+class RefusedError(Exception):
+    """A command about a file system has failed; what it said."""
 
 
 class Mounted:
@@ -50,7 +62,11 @@ class Mounted:
         """A device of its own each time: a network namespace that was made meanwhile, by whomever, keeps what was
         mounted then until it ends, and a file system that has lost its power would be found there again."""
         self._device = _run("losetup", "--find", "--show", str(self._image)).strip()
-        _run("mount", *self._options, self._device, str(self.path))
+        try:
+            _run("mount", *self._options, self._device, str(self.path))
+        except RefusedError:
+            _run("losetup", "--detach", self._device)
+            raise
 
     def unmount(self) -> None:
         _run("umount", str(self.path))
@@ -77,5 +93,6 @@ class Mounted:
 
 def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{command}: {done.stderr}"
+    if done.returncode != 0:
+        raise RefusedError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
