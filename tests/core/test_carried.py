@@ -65,6 +65,7 @@ def test_a_share_of_turns_that_others_did_not_need_does_not_hide_it() -> None:
     [
         [both(0.75)] * 6,
         [both(0.5, 0.2)] * 6,
+        [both(0.1), both(0.3), both(0.6)],
         [both(0.55, 0.5)] * 6,
         [both(1.0), both(0.15, wall_s=2.9), both(1.0), both(1.0), both(1.0)],
         [both(1.0, wall_s=1.0)] * 3 + [both(0.3, wall_s=2.5)] + [both(1.0, wall_s=1.0)] * 4,
@@ -77,6 +78,7 @@ def test_a_share_of_turns_that_others_did_not_need_does_not_hide_it() -> None:
     ids=[
         "a little less",
         "its source is slow",
+        "it begins",
         "its source comes and goes",
         "it paused",
         "it paused between frequent reports",
@@ -91,6 +93,44 @@ def test_what_is_no_evidence(reports: list[Said]) -> None:
     assert told(reports) == [None] * len(reports)
 
 
+BACK, FORTH = 2.5, 0.5
+"""Seconds by which peers are behind: far, and as they always are."""
+
+
+@pytest.mark.parametrize(
+    ("shares", "behind_s", "found"),
+    [
+        ([0.5, 0.5, 0.5, 0.5], [FORTH, FORTH, BACK, BACK], [False, False, False, True]),
+        ([0.5, 0.5, 0.5, 0.5], [BACK, BACK, BACK, BACK], [False, False, True, True]),
+        ([0.5] * 5, [1.5] * 5, [False] * 5),
+        ([0.5, 0.5, 0.3, 0.5], [FORTH, FORTH, BACK, FORTH], [False] * 4),
+        ([0.3, 0.1, 0.2, 0.95, 1.0], [FORTH, FORTH, BACK, BACK, FORTH], [False] * 5),
+        ([1.0, 1.0, 1.0, 1.0], [BACK] * 4, [False] * 4),
+    ],
+    ids=["the queues are full", "all the time", "not far", "once", "its source paused", "and carries all the same"],
+)
+def test_who_is_far_behind_waits_although_no_socket_does(
+    shares: list[float], behind_s: list[float], found: list[bool]
+) -> None:
+    carried = Carried()
+    carried.take(0.0, [], STREAMS, WANTED)
+    said = []
+    for share, seconds in zip(shares, behind_s, strict=True):
+        samples = [LinkSample(p, True, 2.0 * WANTED[p], 0.1, 5, round(2 * share * WANTED[p])) for p in WANTED]
+        behind = {peer: seconds * WANTED[peer] for peer in WANTED}
+        carried.take(2.0, samples, STREAMS, WANTED, behind, CHUNK)
+        said.append(carried.short() is not None)
+    assert said == found
+
+
+def test_a_chunk_of_each_stream_is_always_on_its_way() -> None:
+    carried, wanted = Carried(), Counter({"a": 30_000, "b": 20_000})
+    for wall_s in (0.0, 2.0, 2.0, 2.0):
+        samples = [LinkSample(p, True, 2.0 * wanted[p], 0.1, 5, wanted[p]) for p in wanted]
+        carried.take(wall_s, samples, STREAMS, wanted, {p: 3.0 * wanted[p] for p in wanted}, CHUNK)
+        assert carried.short() is None
+
+
 def test_a_small_part_may_be_well() -> None:
     wanted = Counter({"a": 600_000, "b": 300_000, "c": 100_000})
     carried, streams = Carried(), Counter({"a": 2, "b": 2, "c": 1})
@@ -103,8 +143,17 @@ def test_a_small_part_may_be_well() -> None:
     short = carried.short()
     assert short is not None
     assert short.peers == {"a", "b"}
-    assert carried.fine(["c"]) is False, "too small a part to clear anybody"
-    assert not carried.fine(["a"])
+    assert not carried.fine(["c"], {}, CHUNK), "too small a part to clear anybody"
+    assert not carried.fine(["a"], {"a": 3.0 * wanted["a"]}, CHUNK)
+    assert carried.fine(["a"], {"a": 0.5 * wanted["a"]}, CHUNK), "it has all that its source has"
+
+
+def test_who_carries_next_to_nothing_says_nothing() -> None:
+    carried = Carried()
+    for wall_s in (0.0, 2.0, 2.0, 2.0):
+        samples = [LinkSample(p, True, 1e6, 0.1, 5, round(0.2 * 2 * WANTED[p])) for p in WANTED]
+        carried.take(wall_s, samples, STREAMS, WANTED)
+    assert not carried.fine(["a", "b"], {}, CHUNK)
 
 
 def test_other_hops_or_a_silence_begin_anew() -> None:

@@ -58,6 +58,7 @@ from chappe.core.laying import Laying
 from chappe.core.measuring import Measuring
 from chappe.core.membership import Membership
 from chappe.core.offering import Offering
+from chappe.core.paces import Paces
 from chappe.core.placement import Placement
 from chappe.core.probing import KEY as PROBE_KEY
 from chappe.core.probing import Probing
@@ -96,12 +97,13 @@ class Fleet:
         self._demotions = Demotions(self._context)
         self._trial = Trial(self._context, self._placement, self._demotions, self._deadlines)
         self._slow = Slow(self._context, self._placement, self._trial)
+        paces = Paces()
         self._measuring = Measuring(
-            self._context, self._demotions, self._slow, StripedLinks(self._context, self._placement)
+            self._context, self._demotions, self._slow, StripedLinks(self._context, self._placement, paces)
         )
         self._probing = Probing(self._context, self._measuring, self._demotions, self._deadlines)
         laying = Laying(self._context)
-        self._rebalance = Rebalance(self._context, self._placement, laying, self._deadlines)
+        self._rebalance = Rebalance(self._context, self._placement, laying, self._deadlines, paces)
         self._training = Training(self._context, self._deadlines)
         self._repair = Repair(self._context, self._placement, self._assignments, self._dialling)
         self._supersession = Supersession(self._context, self._placement)

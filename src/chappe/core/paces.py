@@ -58,6 +58,11 @@ class Paces:
         """Forget all others."""
         self._seen = {key: seen for key, seen in self._seen.items() if key[0] in object_ids}
 
+    def held(self, publication: Publication, worker_id: str) -> list[int] | None:
+        """What it held when it said so last, by stripe."""
+        seen = self._seen.get((publication.object_id, worker_id))
+        return None if seen is None or seen.stripes != publication.stripes else seen.reports[-1][1]
+
     def of(self, publication: Publication, worker_id: str, now: float) -> Pace | None:
         seen = self._seen.get((publication.object_id, worker_id))
         if seen is None or seen.stripes != publication.stripes:

@@ -26,6 +26,8 @@ comes late hardly anything, since nobody is moved by an uplink's: so who might a
   l10 everything is slow at once                  nobody can be cleared: no evidence
   l11 an uplink is full, and delays the ACKs of   so it receives slowly: after a verdict on its uplink there is none
       all that its owner receives                 on its downlink
+  l12 receivers say that they lack what they have their parent would have to carry little, by its own word: its
+                                                  figure is what it carries then
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from chappe.core.carried import PEERS_MIN, Carried
 from chappe.core.chain import SOURCE, Place
 from chappe.core.context import Context
 from chappe.core.events import LinkSample, Role
+from chappe.core.paces import Paces
 from chappe.core.placement import Placement
 from chappe.core.publication import Publication
 from chappe.core.rates import downlink, uplink
@@ -67,9 +70,10 @@ class _Claim:
 
 
 class StripedLinks:
-    def __init__(self, context: Context, placement: Placement) -> None:
+    def __init__(self, context: Context, placement: Placement, paces: Paces) -> None:
         self._context = context
         self._placement = placement
+        self._paces = paces
         self._carried: dict[tuple[str, str, bool], Carried] = {}  # object, worker, sending
         self._claims: dict[tuple[str, str, bool], _Claim] = {}  # worker, peer, sending
         self._short_up: set[tuple[str, str]] = set()  # object, worker
@@ -98,7 +102,9 @@ class StripedLinks:
             streams, wanted = self._expected(publication, worker, sending=sending)
             self._note(worker, mine, wall_s)
             carried = self._carried.setdefault((publication.object_id, worker.worker_id, sending), Carried())
-            carried.take(wall_s, mine, streams, wanted)
+            judged = sending and worker.role is Role.RELAY
+            behind = self._behind(publication, worker, sending=True) if judged else None
+            carried.take(wall_s, mine, streams, wanted, behind, _chunk_bytes(publication))
             if worker.role is Role.RELAY:  # an origin's are summed by `measuring`
                 self._raise(worker, mine, sending=sending)
                 self._judge(publication, worker, carried, sending=sending)
@@ -141,6 +147,25 @@ class StripedLinks:
             streams[peer] += 1
             wanted[peer] += round(hop_bytes_per_s(publication, stripe))
         return streams, wanted
+
+    def _behind(self, publication: Publication, worker: Worker, *, sending: bool) -> Counter[str]:
+        """By peer, what the child of the hop lacks and its parent has, in the stripes between them: bytes."""
+        chunk_bytes = _chunk_bytes(publication)
+        behind: Counter[str] = Counter()
+        mine = self._held(publication, worker.worker_id)
+        for peer, _, stripe in self._hops(publication, worker, sending=sending):
+            theirs = self._held(publication, peer)
+            if mine is not None and theirs is not None:
+                above, below = (mine, theirs) if sending else (theirs, mine)
+                behind[peer] += round(chunk_bytes * max(0, above[stripe] - below[stripe]))
+        return behind
+
+    def _held(self, publication: Publication, worker_id: str) -> list[int] | None:
+        """By stripe."""
+        if worker_id == publication.origin_id:
+            total = publication.chunks_total
+            return publication.stripes.counts([(0, total)], total)
+        return self._paces.held(publication, worker_id)
 
     # ---- what is said ----
 
@@ -189,7 +214,8 @@ class StripedLinks:
         if side is None or worker is None:
             return False
         _, apart = self._expected(publication, worker, sending=sending, apart_from=but.worker_id)
-        return side.fine([p for p in apart if p != but.worker_id and apart[p] >= APART_SHARE * side.wanted[p]])
+        others = [p for p in apart if p != but.worker_id and apart[p] >= APART_SHARE * side.wanted[p]]
+        return side.fine(others, self._behind(publication, worker, sending=sending), _chunk_bytes(publication))
 
     def _settle(self, publication: Publication, worker: Worker, bytes_per_s: float, *, sending: bool) -> None:
         assumed, now = self._context.config.assumed_bytes_per_s, self._context.now
@@ -208,6 +234,10 @@ class StripedLinks:
         places = describe(publication.layout, worker.worker_id)
         publication.members[worker.worker_id].why = f"{places}: its {what} carries {rate}"
         self._context.update(publication)
+
+
+def _chunk_bytes(publication: Publication) -> float:
+    return publication.payload_bytes / max(1, publication.chunks_total)
 
 
 def _together(samples: Iterable[LinkSample]) -> list[LinkSample]:
