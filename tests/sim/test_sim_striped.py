@@ -14,7 +14,7 @@ import pytest
 from planted import Bug
 from planted_stripes import BUGS
 
-from chappe.core import laying
+from chappe.core import laying, restriping
 from chappe.core.events import Topology
 from chappe.core.manifest import CHUNK_BYTES_MIN
 from chappe.planning import striping
@@ -31,7 +31,7 @@ FOUND = (619,)
 
 
 def play(seeds: range) -> Counter[str]:
-    """The faults that were injected, and how many runs had stripes."""
+    """The faults that were injected, how many runs had stripes, and how often a rest was laid anew."""
     seen: Counter[str] = Counter()
     for seed in seeds:
         rng = Random(seed)
@@ -40,14 +40,40 @@ def play(seeds: range) -> Counter[str]:
         assert result.ok, "\n".join([*result.trail, f"seed {seed}", *result.broken])
         seen.update(result.faults)
         seen["stripes"] += run.world.counts["striped"] > 0
+        seen["restriped"] += run.world.counts["restriped"]
     return seen
+
+
+def lay_anew_at_every_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only when it is worth it: whatever else happens then happens in the middle of it."""
+    for name, value in {
+        "WORTH_S": -1e9,
+        "WORTH_SHARE": -1e9,
+        "LATE": 0.0,
+        "PLAN_S": 0.0,
+        "COOL_S": 1.0,
+        "LOOKS": 1,
+    }.items():
+        monkeypatch.setattr(restriping, name, value)
 
 
 @pytest.mark.parametrize("block", range(3))
 def test_15_seeds(block: int) -> None:
     seen = play(range(block * BLOCK, (block + 1) * BLOCK))
     assert seen["stripes"] >= BLOCK // 3
-    assert len(seen) >= 5
+    assert len(seen) >= 6
+
+
+def test_6_seeds_in_which_the_rest_is_laid_anew_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    lay_anew_at_every_chance(monkeypatch)
+    assert play(range(6))["restriped"] >= 12
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("block", range(10))
+def test_500_seeds_in_which_the_rest_is_laid_anew_again_and_again(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay_anew_at_every_chance(monkeypatch)
+    assert play(range(block * 50, (block + 1) * 50))["restriped"] >= 100
 
 
 @pytest.mark.parametrize("seed", FOUND)
