@@ -26,6 +26,7 @@ class Objects:
         self._catalog, self._guard = peering.catalog, peering.guard
         self._tasks = tasks
         self._on_event = on_event
+        self._untidy = self._tidying = False
 
     def attempt(self, work: Callable[[], object], what: str) -> None:
         """What fails here shows again, with a consequence, when the object is next used."""
@@ -48,12 +49,14 @@ class Objects:
     def reset(self, object_id: str) -> None:
         self._catalog.remove(object_id)
         self._store.discard(object_id)
+        self._tidy()
         self.open(object_id)
 
     def drop(self, object_id: str) -> None:
         self._catalog.remove(object_id)
         self._guard.forget(object_id)
         self._store.discard(object_id)
+        self._tidy()
 
     def retain(self, objects: tuple[str, ...], versions: tuple[int, ...]) -> None:
         gone = self._store.retain(objects, versions)
@@ -63,13 +66,23 @@ class Objects:
         if gone.objects or gone.versions:
             log.info("retention", removed_versions=list(gone.versions))
             self._on_event(Removed(gone.objects))
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """What has gone makes room at once: the next version may need it. One thread at a time is at it."""
+        self._untidy = True
+        if not self._tidying:
+            self._tidying = True
             self._tasks.spawn("emptying the trash", self._empty_trash())
 
     async def _empty_trash(self) -> None:
-        try:
-            await self._tasks.in_thread(self._store.empty_trash)
-        except OSError as error:
-            log.warning("store_trouble", doing="emptying the trash", problem=str(error))
+        while self._untidy:
+            self._untidy = False
+            try:
+                await self._tasks.in_thread(self._store.empty_trash)
+            except OSError as error:
+                log.warning("store_trouble", doing="emptying the trash", problem=str(error))
+        self._tidying = False
 
 
 def _log_unapplied(reason: str) -> None:

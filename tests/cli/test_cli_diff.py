@@ -91,7 +91,12 @@ def test_text_and_plot(
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["--workers", "0"], "--workers"), (["--plot", "x.gif"], "--plot"), (["--uplink", "3"], "3")],
+    [
+        (["--workers", "0"], "--workers"),
+        (["--plot", "x.gif"], "--plot"),
+        (["--plot", "no/where/x.png"], "--plot: no/where/x.png cannot be written: there is no folder no/where"),
+        (["--uplink", "3"], "3"),
+    ],
 )
 def test_wrong_usage(
     models: tuple[Path, Path, dict[str, int]], arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
@@ -100,6 +105,36 @@ def test_wrong_usage(
         main(["diff", str(models[0]), str(models[1]), *arguments])
     assert end.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_picture_that_cannot_be_written_costs_no_answer(
+    models: tuple[Path, Path, dict[str, int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    taken = tmp_path / "taken.png"
+    taken.mkdir()
+    with pytest.raises(SystemExit) as end:
+        main(["diff", str(models[0]), str(models[1]), "--json", "--plot", str(taken)])
+    shown = capsys.readouterr()
+    assert end.value.code == 2
+    assert json.loads(shown.out)["changed"] > 0
+    assert f"--plot: {taken} cannot be written: Is a directory" in shown.err
+    assert "Traceback" not in shown.err
+
+
+def test_what_is_new_is_said_first(
+    models: tuple[Path, Path, dict[str, int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = write(tmp_path / "other", {"lora": np.arange(9, dtype=np.uint16)})
+    for pair, words in (
+        ((models[0], models[1]), "; 1 tensors are new "),
+        ((models[0], other), "no tensor of the first snapshot is in the second"),
+        ((models[1], models[0]), "bytes each "),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(["diff", *map(str, pair)])
+        assert end.value.code == 0
+        assert words in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_two_snapshots_that_are_the_same(models: tuple[Path, Path, dict[str, int]]) -> None:

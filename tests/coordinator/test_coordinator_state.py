@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
+from structlog.testing import capture_logs
 
 from chappe.coordinator import state
 from chappe.coordinator.state import Batch, StateStore
@@ -143,3 +144,22 @@ def test_the_statements_compile_for_postgresql() -> None:
     keys = [column.name for column in state._rows.primary_key.columns]
     statement = insert.on_conflict_do_update(index_elements=keys, set_={"document": insert.excluded.document})
     assert "ON CONFLICT (object_id, kind, key) DO UPDATE" in str(statement.compile(dialect=postgresql.dialect()))
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_removed_under_it_is_said_once_while_there_is_time(
+    url: str, tmp_path: Path, replaced: bool
+) -> None:
+    store = StateStore.open(url)
+    store.load("alpha", lambda: KEY)
+    with capture_logs() as logs:
+        store.write(Batch({"a": {}}))
+        assert logs == []
+        (tmp_path / "state.db").unlink()
+        if replaced:
+            (tmp_path / "state.db").touch()
+        for _ in range(2):
+            store.write(Batch({"a": {}}))
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [("state_removed", "error")]
+    assert "begin with an empty state and --run 'alpha'" in logs[0]["reason"]
+    store.close()

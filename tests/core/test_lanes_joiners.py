@@ -7,6 +7,8 @@
 | the one that feeds it goes                                | another one that has it; without one, the origin |
 | one that is landing the base when the new one is offered  | lands it, and takes the delta then |
 | ... and cannot land it                                    | the full object |
+| ... and lacks room for it                                 | the new one as if it had nothing on its way |
+| one that gets it in full lacks room                       | the publisher does not wait for it: others have it |
 | one that is receiving the base                            | the same, if less is left than nearly a new version |
 | payload delta: a joiner between acceptance and offer      | not waited for; fed once somebody has the full object |
 | payload delta: a joiner while the delta travels           | the same |
@@ -19,7 +21,8 @@
 
 from __future__ import annotations
 
-from lane_rig import BASE, DELTA, DELTA_CHUNKS, FULL, FULL_CHUNKS, ROOT, Rig, of
+import pytest
+from lane_rig import BASE, DELTA, DELTA_CHUNKS, FULL, FULL_CHUNKS, OLD, ROOT, Rig, of
 
 from chappe.core import effects as fx
 from chappe.core import events as ev
@@ -160,19 +163,17 @@ def test_payload_delta_and_whoever_held_the_base_has_gone() -> None:
     )
 
 
-NEW, NEW_ROOT, NEW_DELTA = "e" * 32, "xxh3_128:" + "2" * 32, "e1" * 16
+NEW, NEW_ROOT, NEW_DELTA, NEW_FOLDED = "e" * 32, "xxh3_128:" + "2" * 32, "e1" * 16, "e2" * 16
 
 
-def publish_third(rig: Rig) -> None:
-    """Version 3, with a delta from version 2."""
-    rig.do(
-        ev.PublishRequested(
-            2, "o", NEW, 3, 1.0, ev.Topology.CHAINS, 0, 1000, 0.0, deltas=(ev.DeltaFrom(ROOT, NEW_DELTA),)
-        )
-    )
+def publish_third(rig: Rig, *, folded: bool = False) -> None:
+    """Version 3, with a delta from version 2, and from what was before it."""
+    deltas = (ev.DeltaFrom(ROOT, NEW_DELTA), *([ev.DeltaFrom(OLD, NEW_FOLDED)] if folded else []))
+    rig.do(ev.PublishRequested(2, "o", NEW, 3, 1.0, ev.Topology.CHAINS, 0, 1000, 0.0, deltas=deltas))
     rig.do(ev.Offered("o", 1, NEW, 3, "full", 1_000_000, 1_000_000, FULL_CHUNKS))
     rig.do(ev.RootAnnounced("o", 1, NEW, NEW_ROOT))
-    rig.do(ev.Offered("o", 1, NEW_DELTA, 3, "delta", 10_000, 1_000_000, DELTA_CHUNKS, changed_elements=5))
+    for object_id in (NEW_DELTA, NEW_FOLDED) if folded else (NEW_DELTA,):
+        rig.do(ev.Offered("o", 1, object_id, 3, "delta", 10_000, 1_000_000, DELTA_CHUNKS, changed_elements=5))
 
 
 def test_one_that_is_landing_the_base_takes_the_delta_then() -> None:
@@ -192,6 +193,58 @@ def test_one_that_is_landing_the_base_takes_the_delta_then() -> None:
             assert rig.stand_in(NEW_DELTA) == "a"
         rig.applies("b")
         assert (rig.stand_in(NEW), rig.stand_in(NEW_DELTA)) == ("", "ab")
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_one_whose_disk_is_full_under_the_base_does_not_wait_for_it(before: bool) -> None:
+    """There may never be room for it; its status says that it lacks room, not that it finishes something first."""
+    rig = Rig("ab")
+    rig.open()
+    rig.applies("b")
+    rig.holds("a", DELTA, ObjectState.RECEIVED, DELTA_CHUNKS)
+    if not before:
+        publish_third(rig)
+        assert (rig.stand_in(NEW), rig.stand_in(NEW_DELTA)) == ("", "b")
+    rig.holds("a", DELTA, ObjectState.DISK_FULL, DELTA_CHUNKS, "12 GB short")
+    if before:
+        publish_third(rig)
+    assert (rig.stand_in(NEW), rig.stand_in(NEW_DELTA)) == ("a", "b")
+
+
+def test_one_whose_disk_is_full_under_the_base_gets_a_delta_from_what_it_has() -> None:
+    rig = Rig("ab")
+    rig.open()
+    rig.applies("b")
+    rig.holds("a", DELTA, ObjectState.RECEIVED, DELTA_CHUNKS)
+    rig.holds("a", DELTA, ObjectState.DISK_FULL, DELTA_CHUNKS, "12 GB short")
+    publish_third(rig, folded=True)
+    assert (rig.stand_in(NEW), rig.stand_in(NEW_DELTA), rig.stand_in(NEW_FOLDED)) == ("", "b", "a")
+
+
+def test_the_publisher_does_not_wait_for_one_in_full_that_has_no_room() -> None:
+    rig = Rig("ab", "x")
+    rig.do(
+        ev.PublishRequested(
+            1, "o", FULL, 2, 0.6, ev.Topology.CHAINS, 0, 1_000_000, 0.0, deltas=(ev.DeltaFrom(OLD, DELTA),)
+        )
+    )
+    rig.offer_full()
+    rig.announce()
+    rig.offer_delta()
+    rig.holds("x", FULL, ObjectState.DISK_FULL, 0, "12 GB short")
+    finished: list[fx.Effect] = []
+    for name in "ab":
+        assert not finished
+        for object_id, state, chunks in (
+            (DELTA, ObjectState.RECEIVED, DELTA_CHUNKS),
+            (FULL, ObjectState.INSTALLED, FULL_CHUNKS),
+            (DELTA, ObjectState.INSTALLED, DELTA_CHUNKS),
+        ):
+            rig.holds(name, object_id, state, chunks)
+            finished += of(rig.effects, fx.PublishFinished)
+    assert len(finished) == 1
+    rig.do(ev.LeaveRequested("o", 1))
+    assert parent(rig, "x") in "ab"
 
 
 def test_one_that_is_receiving_the_base_in_full_finishes_it_unless_it_has_just_begun() -> None:

@@ -70,16 +70,21 @@ def diff(
         raise UsageError("--workers: at least one")
     if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
         raise UsageError(f"--plot: {plot} does not end in .png, .svg or .pdf")
+    if plot is not None and not plot.parent.is_dir():  # comparing may take minutes
+        raise UsageError(f"--plot: {plot} cannot be written: there is no folder {plot.parent}")
     raise_thresholds()
     survey = survey_snapshots(scan(base), scan(target))
-    if plot is not None:
-        from chappe.cli.diffplot import plot_density
-
-        plot_density(survey, plot)
     if json:
         print(jsonlib.dumps(survey_json(survey, links), indent=2))
     else:
         print_survey(survey, links, top)
+    if plot is not None:
+        from chappe.cli.diffplot import plot_density
+
+        try:
+            plot_density(survey, plot)
+        except OSError as error:
+            raise UsageError(f"--plot: {plot} cannot be written: {error.strerror}") from error
     return 0
 
 
@@ -170,10 +175,7 @@ _LABELS = {
 
 def print_survey(survey: Survey, links: Links, top: int) -> None:
     console = Console(highlight=False)
-    console.print(
-        f"{survey.changed:,} of {survey.elements:,} elements changed: {survey.density:.4%}"
-        + (f", {survey.delta_bytes / survey.changed:.2f} bytes each" if survey.changed else "")
-    )
+    console.print(_headline(survey))
     table = Table("codec", "bytes", "of full", "T_bcast floor", box=None, pad_edge=False)
     for name, size in payloads(survey).items():
         share = size / survey.snapshot_bytes if survey.snapshot_bytes else 0.0
@@ -185,6 +187,16 @@ def print_survey(survey: Survey, links: Links, top: int) -> None:
     by_mode = ", ".join(f"{mode} {format_size(size)}" for mode, size in survey.delta_bytes_by_mode.items())
     console.print(f"delta by block mode: {by_mode}")
     console.print(_tensors(survey.regions, top))
+
+
+def _headline(survey: Survey) -> str:
+    new = sum(1 for r in survey.regions if r.dtype and not r.compared)
+    if not survey.elements:
+        return "no tensor of the first snapshot is in the second, by name, type and shape: nothing to compare"
+    changed = f"{survey.changed:,} of {survey.elements:,} elements changed: {survey.density:.4%}"
+    if new:
+        return f"{changed}; {new} tensors are new"
+    return changed + (f", {survey.delta_bytes / survey.changed:.2f} bytes each" if survey.changed else "")
 
 
 def _tensors(regions: Sequence[RegionSurvey], top: int) -> Table:

@@ -58,7 +58,7 @@ def answer(output: Output, command: Callable[[Scenario], Answer]) -> int:
         try:
             draw(output.plot)
         except OSError as error:
-            raise UsageError(f"--plot: {error}") from error
+            raise UsageError(f"--plot: {output.plot} cannot be written: {error.strerror}") from error
     if output.as_json:
         print(jsonlib.dumps(_finite({"feasible": True} | found), indent=2, allow_nan=False))
     else:

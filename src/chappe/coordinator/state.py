@@ -12,12 +12,17 @@ import json
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import sqlalchemy as sa
+import structlog
 
 from chappe.coordinator import database
+from chappe.coordinator.statefile import StateFile
 from chappe.core.rows import Json, RowKey, split
 from chappe.errors import StoreCorruptError, StoreError, WrongRunError
+
+log = structlog.get_logger()
 
 SCHEMA_VERSION = 2
 _WHOLE_DOCUMENTS = "1"  # the schema that had one document for a publication
@@ -82,6 +87,7 @@ class StateStore:
         self._connection = connection
         self._lock_fd = lock_fd
         self._insert = database.insert_of(engine)
+        self._file = StateFile(Path(str(engine.url.database))) if engine.dialect.name == "sqlite" else None
         self.shown = shown
 
     @classmethod
@@ -183,6 +189,19 @@ class StateStore:
                     self._put_meta("clock", json.dumps(batch.clock))
         except sa.exc.SQLAlchemyError as error:
             raise StoreError(f"--state {self.shown}: cannot write to it: {database.cause_of(error)}") from error
+        if self._file is not None and not self._file.is_there():
+            self._file = None  # said once
+            self._say_removed()
+
+    def _say_removed(self) -> None:
+        with self._connection.begin():
+            run = self._read_meta().get("run", "")
+        log.error(
+            "state_removed",
+            state=self.shown,
+            reason="its file was removed or replaced under this coordinator, which goes on and writes what nobody will "
+            f"find: after a restart, begin with an empty state and --run {run!r}",
+        )
 
     @property
     def remote(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from chappe.core.events import DeltaFrom, Holding, Payload, PublishRequested
+from chappe.core.events import DeltaFrom, Holding, ObjectState, Payload, PublishRequested
 from chappe.core.publication import VERIFIED, Publication
 from chappe.core.state import FleetState
 from chappe.core.workers import Worker, chunks_held
@@ -65,7 +65,10 @@ def _heads_for(worker: Worker, publication: Publication) -> bool:
     member = publication.members.get(worker.worker_id)
     if member is None or member.level >= VERIFIED or member.failed or member.superseded:
         return False
-    held = chunks_held(worker.holdings.get(publication.object_id), publication.chunks_total)
+    holding = worker.holdings.get(publication.object_id)
+    if holding is not None and holding.state is ObjectState.DISK_FULL:
+        return False
+    held = chunks_held(holding, publication.chunks_total)
     return worker.superseded or held > (1 - FINISH_SHARE_OF_BASE) * publication.chunks_total
 
 

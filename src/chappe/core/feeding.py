@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from chappe.core.bridging import cut_off, mend
 from chappe.core.chain import Chain, Layout
 from chappe.core.context import Context
+from chappe.core.events import ObjectState
 from chappe.core.publication import Phase, Publication
 from chappe.core.rates import uplink
 from chappe.core.reasons import RebuildReason
@@ -55,12 +56,31 @@ class Feeding:
         return worker is not None and not worker.connected
 
     def can_do_without_origin(self, publication: Publication) -> bool:
-        """Every living chain holds the whole object in one member, or has nobody left that lacks anything. Or the
-        origin does not serve it."""
-        return self._context.state.spares_origin(publication) or all(
-            any(self.holds_all(publication, m) for m in chain.members)
-            or all(publication.members[m].level > 0 for m in chain.members)
-            for chain in publication.layout.chains
+        """Every living chain holds the whole object in one member, or has nobody left that lacks anything, or only
+        such as wait for room on their disks and can be fed by somebody else then. Or the origin does not serve it."""
+        spared = self._context.state.spares_origin(publication)
+        return spared or all(self._goes_on(publication, chain) for chain in publication.layout.chains)
+
+    def _goes_on(self, publication: Publication, chain: Chain) -> bool:
+        if any(self.holds_all(publication, m) for m in chain.members):
+            return True
+        lacking = [m for m in chain.members if not publication.members[m].level]
+        return all(self._waits_for_room(publication, m) and self._has_another_source(publication, m) for m in lacking)
+
+    def _waits_for_room(self, publication: Publication, worker_id: str) -> bool:
+        """Nobody knows for how long."""
+        worker = self._context.state.workers.get(worker_id)
+        holding = None if worker is None else worker.holdings.get(publication.object_id)
+        return holding is not None and holding.state is ObjectState.DISK_FULL
+
+    def _has_another_source(self, publication: Publication, worker_id: str) -> bool:
+        """Somebody holds all of it whom `heal` puts above this one when the origin is gone."""
+        hidden = self._context.undialable
+        return any(
+            _available(self._context.state, other)
+            and self.holds_all(publication, other)
+            and not (worker_id in hidden and other in hidden)
+            for other in publication.members
         )
 
     # ---- healing ----

@@ -110,7 +110,7 @@ class Supersession:
         member, worker = old.members.get(worker_id), self._context.state.workers.get(worker_id)
         if member is None or worker is None or not (is_base(old, new) and old.active and worker.connected):
             return False
-        holding = worker.holdings.get(old.object_id)
+        holding = worker.holdings.get(member.via or old.object_id)
         full = holding is not None and holding.state is ObjectState.DISK_FULL
         return member.level == RECEIVED and not (member.failed or member.superseded or full)
 

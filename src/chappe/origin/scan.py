@@ -114,8 +114,10 @@ def scan(path: Path) -> Snapshot:
     """
     try:
         root = path.resolve(strict=True)
-    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symlinks
-        raise SnapshotError(f"{path} cannot be published: {error}") from None
+    except OSError as error:
+        raise SnapshotError(f"{path} cannot be read: {error.strerror}") from None
+    except RuntimeError:
+        raise SnapshotError(f"{path} cannot be read: a loop of symlinks") from None
     try:
         files = [source_file(name, location) for name, location in (_walk(root) if root.is_dir() else _single(root))]
     except OSError as error:
