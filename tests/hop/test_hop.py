@@ -16,11 +16,13 @@ from chappe.core.ledger import OPEN_END
 from chappe.core.manifest import CHUNK_BYTES_MAX, CHUNK_BYTES_PLAIN, FileEntry
 from chappe.core.reasons import ParentLossReason
 from chappe.errors import DiskFullError
-from chappe.hop.client import build_request, fetch
+from chappe.hop import client, receive
+from chappe.hop.client import FetchEnd, build_request, fetch
 from chappe.hop.guard import AssignedChild
 from chappe.hop.limits import TokenBucket
 from chappe.hop.net import open_channel
-from chappe.v1.relay_pb2 import EndReason, FetchReply, FetchRequest, Range, Watermark
+from chappe.hop.receive import Receiver
+from chappe.v1.relay_pb2 import End, EndReason, FetchReply, FetchRequest, Range, Watermark
 from chappe.v1.relay_pb2_grpc import RelayStub
 from chappe.wire.frames import PROTOCOL_VERSION
 
@@ -270,11 +272,15 @@ async def test_a_starved_child_hears_watermarks_and_does_not_call_it_a_stall(sta
     assert (await task).reason is None  # type: ignore[attr-defined]
 
 
-async def odd_parent(stack: AsyncExitStack, replies: list[FetchReply], *, hang: bool = False) -> Node:
-    """A node whose Fetch sends just this."""
+async def odd_parent(
+    stack: AsyncExitStack, replies: list[FetchReply], *, hang: bool = False, speaks: asyncio.Event | None = None
+) -> Node:
+    """A node whose Fetch sends just this, once it `speaks`."""
     node = await start_node(stack, "origin")
 
     async def answer(request: FetchRequest, context: grpc.aio.ServicerContext) -> None:  # type: ignore[type-arg]
+        if speaks is not None:
+            await speaks.wait()
         for reply in replies:
             await context.write(reply.SerializeToString())
         if hang:
@@ -352,6 +358,52 @@ async def test_a_parent_that_is_ahead_and_sends_nothing_has_stalled(stack: Async
     assert (await relay.fetch_from(parent, stall_floor_s=0.3)).reason is ParentLossReason.STALLED
     mute = await odd_parent(stack, [], hang=True)
     assert (await relay.fetch_from(mute, stall_floor_s=0.3)).reason is ParentLossReason.UNREACHABLE
+
+
+async def test_a_pause_of_this_process_does_not_end_the_call(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that was given up in time, and then found to have been a pause, used to cancel the call with it."""
+    monkeypatch.setattr(receive, "PAUSE_S", -1.0)  # whoever is woken has been paused
+    source = MemoryOrigin(PAYLOAD[: 2 * CHUNK_BYTES_PLAIN])
+    source.release()
+    replies = [*genuine(source), *(chunk((i, source.read_chunk(i))) for i in range(2))]
+    replies.append(FetchReply(end=End(reason=EndReason.END_REASON_COMPLETE)))
+    paused, speaks = asyncio.Event(), asyncio.Event()
+    looks, left = 0, Receiver._left_s
+
+    def looked(self: Receiver, now: float, quiet_s: float) -> float:
+        nonlocal looks
+        looks += 1
+        if looks >= 5:
+            paused.set()
+        return left(self, now, quiet_s)
+
+    monkeypatch.setattr(Receiver, "_left_s", looked)
+    parent = await odd_parent(stack, replies, speaks=speaks)
+    relay = await start_node(stack, "r1")
+    fetching = background(stack, relay.fetch_from(parent, stall_floor_s=0.05))
+    await asyncio.wait_for(paused.wait(), 30)
+    speaks.set()
+    ended = await asyncio.wait_for(fetching, 30)
+    assert ended == FetchEnd(None)
+    assert relay.object.payload() == PAYLOAD[: 2 * CHUNK_BYTES_PLAIN]
+
+
+async def test_a_call_that_something_else_has_cancelled_is_heard_of(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cancelled:
+        async def read(self) -> object:
+            raise asyncio.CancelledError  # as grpc.aio does of a call that is over
+
+        def cancel(self) -> None:
+            """It has been."""
+
+    parent = await odd_parent(stack, [], hang=True)
+    relay = await start_node(stack, "r1")
+    monkeypatch.setattr(client, "_method", lambda _: lambda _: Cancelled())
+    assert (await relay.fetch_from(parent)).reason is ParentLossReason.BROKEN
 
 
 async def test_a_hop_of_which_little_is_expected_is_given_the_time_of_a_few_chunks(stack: AsyncExitStack) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Iterable
 
@@ -136,6 +137,12 @@ async def fetch(
             end = await receiver.run(inlet.read, inlet.silent_s)
         except grpc.aio.AioRpcError as error:
             return FetchEnd(_loss(error, connected), detail=error.details() or error.code().name)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # gRPC says so of a call that something else has ended: whoever waits must hear of it, or waits for ever.
+            return FetchEnd(ParentLossReason.BROKEN, detail="the call was cancelled, and not by this node")
         finally:
             inlet.close()
             call.cancel()

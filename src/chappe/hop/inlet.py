@@ -99,11 +99,16 @@ class Inlet:
     async def read(self) -> tuple[Reply, int] | None:
         """The next reply for the event loop and its size in bytes, None at the end: what the taker takes is none.
 
-        Raises PeerError, AioRpcError, TcpLostError, and what the taker raises. After the switch it may be cancelled and
-        called again.
+        Raises PeerError, AioRpcError, TcpLostError, and what the taker raises. It may be cancelled and called again.
         """
         while not self.switched:
-            message = await self._call.read()
+            # A read of gRPC that is cancelled cancels its call, and the next one is cancelled in turn.
+            if self._control is None:
+                self._control = asyncio.ensure_future(self._call.read())
+                self._control.add_done_callback(_retrieve)
+            await asyncio.wait({self._control})
+            control, self._control = self._control, None
+            message = control.result()
             if not isinstance(message, bytes):
                 return None
             reply = self._decode(message)
@@ -293,3 +298,9 @@ class Inlet:
         if not self.at_its_end:  # else there was another that was good to the end
             self._on_fallback(problem)
         return TcpLostError(problem)
+
+
+def _retrieve(control: asyncio.Future[object]) -> None:
+    """Of one that nobody waits for any more there is nothing to be said."""
+    if not control.cancelled():
+        control.exception()
