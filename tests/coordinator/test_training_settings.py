@@ -10,6 +10,7 @@ from prometheus_client import generate_latest
 from chappe.cli import status as status_command
 from chappe.cli.coordinator import coordinator
 from chappe.cli.settings import make_app, run_app
+from chappe.cli.statustables import StatusTables
 from chappe.coordinator.metrics import CoordinatorMetrics
 from chappe.coordinator.status import status_json
 from chappe.coordinator.training_settings import TrainingSettings
@@ -141,7 +142,7 @@ def test_status_prints_figures_the_warning_and_null_for_what_is_unknown() -> Non
     assert (shown["slack_s"], shown["required_workers"], shown["bubble"]) == (1563.0, 9, None)
     console = status_command.console()
     with console.capture() as captured:
-        console.print(status_command.render(answer))
+        console.print(StatusTables(answer))
     text = " ".join(captured.get().split())
     assert "T_bcast(0.9) 23 min 57 s (all 26 min 40 s)" in text
     assert "WARNING: thin: less than" in text
@@ -149,7 +150,7 @@ def test_status_prints_figures_the_warning_and_null_for_what_is_unknown() -> Non
     answer.training.verdict = "enough"
     answer.training.ClearField("slack_s")
     with console.capture() as captured:
-        console.print(status_command.render(answer))
+        console.print(StatusTables(answer))
     assert "WARNING" not in captured.get()
     assert "slack unknown" in captured.get()
     assert status_json(pb.Status(run="r"))["training"] is None

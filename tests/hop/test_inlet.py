@@ -84,6 +84,7 @@ class Parent:
         self.call = Call()
         self.fallbacks: list[str] = []
         self.taker = Taker()
+        self.switched = asyncio.Event()
         self._server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         self._server.settimeout(30)
         self.port = self._server.getsockname()[1]
@@ -91,7 +92,7 @@ class Parent:
             self.call,
             TcpRoute("127.0.0.1", None, "parent"),
             self.taker,
-            on_switch=lambda: None,
+            on_switch=self.switched.set,
             on_fallback=self.fallbacks.append,
         )
         stack.callback(self.inlet.close)
@@ -110,6 +111,10 @@ class Parent:
         connection.settimeout(30)
         assert await asyncio.to_thread(connection.recv, HELLO_BYTES, socket.MSG_WAITALL) == encode_hello(SECRET)
         self.say(encode_tcp_switch())
+        reading = asyncio.ensure_future(self.inlet.read())  # may be cancelled and called again
+        await asyncio.wait_for(self.switched.wait(), 30)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
         return connection
 
     async def reply(self) -> object:
@@ -268,9 +273,12 @@ async def test_watermarks_need_no_event_loop(parent: Parent) -> None:
     assert parent.taker.marks == list(range(5))
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the mistake ends the thread, too
 @pytest.mark.parametrize("error", [ChunkMismatchError(3), DiskFullError("no room"), RuntimeError("a mistake")])
-async def test_what_the_taker_raises_is_not_the_connections_fault(parent: Parent, error: Exception) -> None:
+async def test_what_the_taker_raises_is_not_the_connections_fault(
+    parent: Parent, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()  # by the mistake, which ends the thread, too
+    monkeypatch.setattr(threading, "excepthook", lambda _: ended.set())
     parent.taker.raises = error
     connection = await parent.connected()
     connection.sendall(encode_chunk_head(3, 4) + b"good")
@@ -278,6 +286,7 @@ async def test_what_the_taker_raises_is_not_the_connections_fault(parent: Parent
         await parent.reply()
     assert raised.value is error
     assert not parent.fallbacks
+    assert not isinstance(error, RuntimeError) or await asyncio.to_thread(ended.wait, 30)
 
 
 async def test_a_pause_ends_with_the_fetch(parent: Parent) -> None:

@@ -152,12 +152,11 @@ async def test_it_gives_way_also_on_the_way_back(
     monkeypatch.setattr(Window, "sent", watched)
     monkeypatch.setattr(ProbeDesk, "_send_back", turning)
     assert (await r1.probe(r2)).error == BUSY
-    nodes[busy].flows = False
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(30):  # the other end may be at its next piece
         await r1.desk.idle()
         await r2.desk.idle()
-    turned = False
     monkeypatch.undo()
+    nodes[busy].flows = False
     assert (await r2.probe(r1)).error == ""
 
 

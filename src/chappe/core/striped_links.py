@@ -83,11 +83,11 @@ class StripedLinks:
     def measured(self, worker: Worker, samples: Iterable[LinkSample]) -> None:
         """What a node says of its hops since its last report. Short reports are taken together."""
         now, key = self._context.now, worker.worker_id
-        flowing = [p for p in self._context.active() if self._takes_part(p, worker)]
-        if len(flowing) != 1 or flowing[0].stripes.plain:
+        flowing = [p for p in self._context.active() if any(p.members[w].level == 0 for w in p.layout.workers())]
+        if len(flowing) != 1 or flowing[0].stripes.plain or not self._takes_part(flowing[0], worker):
             self._parts.pop(key, None)
             self._told_s.pop(key, None)
-            return  # none, or two at once, which share the link
+            return  # none, or two at once, which share the links: perhaps not this one's, but those of its peers
         parts = self._parts.setdefault(key, [])
         parts += samples
         wall_s = now - self._told_s.get(key, -math.inf)
@@ -116,8 +116,7 @@ class StripedLinks:
 
     @staticmethod
     def _takes_part(publication: Publication, worker: Worker) -> bool:
-        here = worker.worker_id in publication.layout or worker.worker_id == publication.origin_id
-        return here and any(publication.members[w].level == 0 for w in publication.layout.workers())
+        return worker.worker_id in publication.layout or worker.worker_id == publication.origin_id
 
     @staticmethod
     def _hops(publication: Publication, worker: Worker, *, sending: bool) -> list[tuple[str, Place | None, int]]:
