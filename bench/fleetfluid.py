@@ -175,11 +175,11 @@ class FleetFluid:
         address = f"{line.name}:1"
         self.tell(ev.Hello(line.name, session, role, line.name, 1, address, line.says_up, line.says_down, **more))
 
-    def join(self, line: Line) -> None:
-        """One more relay, in the middle of it."""
+    def join(self, line: Line, *, stripes: bool = True) -> None:
+        """One more relay, in the middle of it; one that does not know stripes is of an older release."""
         self.nodes[line.name] = _Node(line)
         self._sessions[line.name] = len(self._sessions) + 1
-        self._greet(line, ev.Role.RELAY)
+        self._greet(line, ev.Role.RELAY, stripes=stripes)
 
     def begin(self) -> None:
         self._greet(self.origin.line, ev.Role.ORIGIN)

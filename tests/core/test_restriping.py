@@ -5,8 +5,10 @@ Played by `bench.fleetfluid`, in simulated time, with the invariants of every st
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -14,6 +16,7 @@ from striped_fluid import HALF, MBIT, MIB, UPS, broadcast
 
 from bench.fleetfluid import FleetFluid, Line
 from chappe.core import events as ev
+from chappe.core import restriping
 from chappe.core.laying import Laying
 from chappe.core.restriping import COOL_S, PLAN_S, Restriping
 
@@ -184,3 +187,20 @@ def test_r12_nothing_while_two_versions_share_the_links() -> None:
     fluid.tell(ev.Offered("origin", fluid.session("origin"), "xxh3:next", 2, "full", size, size, 512))
     seconds(fluid, 30.0)
     assert not anew(fluid)
+
+
+def test_r13_nothing_once_somebody_of_an_older_release_has_ended_the_stripes() -> None:
+    fluid = broadcast(slow=HALF)
+    fluid.begin()
+    seconds(fluid, 3.0)
+    assert not anew(fluid)
+    fluid.join(Line("old", 20 * MBIT, 30 * MBIT, 20 * MBIT, 30 * MBIT), stripes=False)
+    assert fluid.publication.stripes.plain
+    assert len(fluid.run().done_s) == len(UPS) + 1
+    assert not anew(fluid)
+
+
+def test_every_row_of_the_list_has_its_test() -> None:
+    rows = set(re.findall(r"^  (r\d+) ", restriping.__doc__ or "", re.MULTILINE))
+    assert rows == set(re.findall(r"^def test_(r\d+)_", Path(__file__).read_text(), re.MULTILINE))
+    assert len(rows) == 13

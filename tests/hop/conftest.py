@@ -1,13 +1,16 @@
-"""Fixtures of hops over real sockets."""
+"""Fixtures of hops over real sockets, and of a store on a disk that can fail."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
+from storekit import FaultyDisk
 
 from chappe.hop.net import Tls, load_tls
+from chappe.hop.store import Store
 from chappe.keys import init_fleet, issue
 
 
@@ -15,6 +18,18 @@ from chappe.keys import init_fleet, issue
 async def stack() -> AsyncIterator[AsyncExitStack]:
     async with AsyncExitStack() as opened:
         yield opened
+
+
+@pytest.fixture
+def disk() -> FaultyDisk:
+    return FaultyDisk()
+
+
+@pytest.fixture
+def store(tmp_path: Path, disk: FaultyDisk) -> Iterator[Store]:
+    with Store.open(tmp_path / "store", disk) as opened:
+        yield opened
+        disk.heal()
 
 
 @pytest.fixture(scope="module")

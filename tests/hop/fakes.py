@@ -230,3 +230,15 @@ async def until(signal: Signal, condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
         while not condition():
             await signal.wait(signal.count)
+
+
+def background(stack: AsyncExitStack, coroutine: object) -> asyncio.Task[object]:
+    """It runs until the stack is left, at the latest."""
+    task = asyncio.ensure_future(coroutine)  # type: ignore[call-overload]
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    stack.push_async_callback(end)
+    return task

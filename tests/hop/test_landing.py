@@ -5,7 +5,7 @@ import mmap
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,18 +18,6 @@ from chappe.hop.store import Store
 from chappe.hop.verify import verify_directory
 
 ONE, TWO, THREE = (make_model(seed, {"config.json": 20, "d/model": 300 * KIB}) for seed in (1, 2, 3))
-
-
-@pytest.fixture
-def disk() -> FaultyDisk:
-    return FaultyDisk()
-
-
-@pytest.fixture
-def store(tmp_path: Path, disk: FaultyDisk) -> Iterator[Store]:
-    with Store.open(tmp_path / "store", disk) as opened:
-        yield opened
-        disk.heal()
 
 
 def test_a_landed_version_is_the_publisher_s_files_read_only_and_current(store: Store) -> None:

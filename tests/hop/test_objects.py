@@ -4,7 +4,6 @@ import errno
 import os
 import random
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,18 +26,6 @@ from chappe.hop.recent import RECENT_BYTES_MAX, RecentChunks
 from chappe.hop.source import SourceState
 from chappe.hop.store import Store
 from chappe.v1 import relay_pb2 as pb
-
-
-@pytest.fixture
-def disk() -> FaultyDisk:
-    return FaultyDisk()
-
-
-@pytest.fixture
-def store(tmp_path: Path, disk: FaultyDisk) -> Iterator[Store]:
-    with Store.open(tmp_path / "store", disk) as opened:
-        yield opened
-        disk.heal()
 
 
 def forget_recent(held: StoredObject) -> None:

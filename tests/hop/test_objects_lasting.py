@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,6 @@ from chappe.errors import (
     StoreError,
 )
 from chappe.hop.store import Store
-
-
-@pytest.fixture
-def disk() -> FaultyDisk:
-    return FaultyDisk()
-
-
-@pytest.fixture
-def store(tmp_path: Path, disk: FaultyDisk) -> Iterator[Store]:
-    with Store.open(tmp_path / "store", disk) as opened:
-        yield opened
-        disk.heal()
-
 
 # ---- restarts ----
 
