@@ -52,6 +52,8 @@ class AsyncPublisher(OpenOrigin):
       process too (twice a snapshot's size while it is replaced). False: nowhere, and everything is sent in full.
     - `keep_deltas`: so many of the last deltas are kept beside the base, in at most a quarter of a snapshot's bytes:
       workers that are that far behind get one folded delta.
+    - `encoders`: processes that compare and compress blocks for large snapshots, from the second publication on; by
+      default as many as there are cores, up to 8, of some 40 MB each. 0: threads alone do that, which is slower.
     - `on_wanted`: called with a `PublicationWanted` when the coordinator asks for a version (asynchronous mode), a
       plain function in a thread of its own, a coroutine function on this loop. Publish at the next good moment; to see
       between two steps whether something is wanted, read `wanted` instead.
@@ -123,6 +125,8 @@ class AsyncPublisher(OpenOrigin):
         self._jobs.append(job)
         self.wanted = None
         job.start()
+        if deltas is not None or compressed is not None:
+            self._expect_to_encode(snapshot.snapshot_bytes)
         return job.publication
 
     async def rollback(

@@ -22,8 +22,7 @@ import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 
 from chappe.cli.localfleet import LocalFleet, RelaySpec
-from chappe.origin.blocksources import MakeBlocks
-from chappe.origin.compressing import Whole
+from chappe.origin.blocksources import MakeBlocks, Whole
 from chappe.payload.plan import DeltaPlan
 from chappe.publisher import AsyncPublisher
 from tests.integration.fleet_tools import HTTP, assert_same_bytes, metrics, published, relays, run_cli
@@ -124,8 +123,8 @@ async def test_what_does_not_give_the_version_costs_a_full_transfer(
         with right(self) as (plan, blocks):
             yield (
                 plan,
-                lambda algorithm, mapper: (
-                    replace(block, digest=bytes(len(block.digest))) for block in blocks(algorithm, mapper)
+                lambda algorithm, mapper, hands=1: (
+                    replace(block, digest=bytes(len(block.digest))) for block in blocks(algorithm, mapper, hands)
                 ),
             )
 

@@ -31,15 +31,14 @@ from chappe.cli.localfleet import LocalFleet, RelaySpec
 from chappe.core.digest import XXH3_128, Algorithm
 from chappe.core.manifest import Manifest
 from chappe.errors import ChappeError, SnapshotChangedError
+from chappe.hop.ordered import MapOrdered
 from chappe.origin import choosing, headstart
-from chappe.origin.blocksources import Compared, MakeBlocks
-from chappe.origin.compressing import Whole
+from chappe.origin.blocksources import Compared, MakeBlocks, Whole
 from chappe.origin.deltas import DeltaFile
 from chappe.origin.scan import scan
 from chappe.origin.session import OriginSession
 from chappe.origin.source import OriginObject
 from chappe.payload.container import EncodedBlock
-from chappe.payload.delta import Mapper
 from chappe.payload.plan import DeltaPlan
 from chappe.publisher import AsyncPublisher
 from tests.integration.fleet_tools import HTTP, assert_same_bytes, metric_reaches, relays, run_cli
@@ -84,17 +83,18 @@ class Held:
             monkeypatch.setattr(kind, "opened", self._holding(kind.opened))
 
     def _holding(self, opened):  # type: ignore[no-untyped-def]
-        def late(function: Callable[[int], EncodedBlock], ordinal: int) -> EncodedBlock:
+        def late(function: Callable[[object], object], what: object) -> object:
+            """A run of blocks, or a leaf of the base when all of them are made."""
             self.begun.set()
-            assert ordinal < self.free or self.gate.wait(120)
-            return function(ordinal)
+            assert not isinstance(what, range) or what.stop <= self.free or self.gate.wait(120)
+            return function(what)
 
         @contextmanager
         def held(source: Compared | Whole) -> Iterator[tuple[DeltaPlan, MakeBlocks]]:
             with opened(source) as (plan, blocks):
 
-                def made(algorithm: Algorithm, mapper: Mapper) -> Iterator[EncodedBlock]:
-                    return blocks(algorithm, lambda function, ordinals: mapper(partial(late, function), ordinals))
+                def made(algorithm: Algorithm, mapper: MapOrdered, hands: int = 1) -> Iterator[EncodedBlock]:
+                    return blocks(algorithm, lambda function, items: mapper(partial(late, function), items), hands)
 
                 yield plan, made
 

@@ -11,7 +11,8 @@ from safetensors.numpy import save_file
 from chappe.core.digest import XXH3_128
 from chappe.core.manifest import Manifest
 from chappe.errors import PublicationCancelledError, SnapshotError
-from chappe.origin.compressing import Whole, measure
+from chappe.origin.blocksources import Whole
+from chappe.origin.compressing import measure
 from chappe.origin.deltas import DeltaFile
 from chappe.origin.scan import Snapshot, scan
 

@@ -28,8 +28,7 @@ from chappe.core.digest import XXH3_128
 from chappe.core.manifest import DELTA_FILE, FileEntry, Manifest, ObjectKind
 from chappe.errors import SnapshotError
 from chappe.hop.source import SourceState
-from chappe.origin.blocksources import MakeBlocks
-from chappe.origin.compressing import Whole
+from chappe.origin.blocksources import MakeBlocks, Whole
 from chappe.origin.deltas import BESIDE_BYTES_MAX, DeltaFile, chunk_bytes_of
 from chappe.origin.growing import GrowingObject, pages_of
 from chappe.origin.scan import Snapshot, scan
@@ -184,8 +183,8 @@ def test_pages_are_told_while_later_blocks_are_made(tmp_path: Path, monkeypatch:
     @contextmanager
     def held(self: Whole) -> Iterator[tuple[DeltaPlan, MakeBlocks]]:
         def later(blocks: MakeBlocks) -> MakeBlocks:
-            def made(algorithm, mapper):  # type: ignore[no-untyped-def]
-                for block in blocks(algorithm, mapper):
+            def made(algorithm, mapper, hands):  # type: ignore[no-untyped-def]
+                for block in blocks(algorithm, mapper, hands):
                     if block.ordinal == 3:
                         assert go_on.wait(60)
                     yield block
@@ -263,7 +262,7 @@ def test_the_first_page_waits_for_few_blocks_where_chunks_are_small(tmp_path: Pa
 
         @contextmanager
         def opened(self) -> Iterator[tuple[DeltaPlan, MakeBlocks]]:
-            def counted(algorithm, _mapper):  # type: ignore[no-untyped-def]
+            def counted(algorithm, _mapper, _hands):  # type: ignore[no-untyped-def]
                 for block in blocks(algorithm, map):
                     made.append(block.ordinal)
                     yield block

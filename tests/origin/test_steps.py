@@ -15,8 +15,9 @@ from chappe.core.digest import XXH3_128
 from chappe.core.manifest import DELTA_FILE, Manifest
 from chappe.errors import SnapshotError
 from chappe.origin.bases import Bases, Making
-from chappe.origin.blocksources import Compared, Folded, table_of
+from chappe.origin.blocksources import Compared, Folded
 from chappe.origin.deltas import DeltaFile
+from chappe.origin.encoder import table_of
 from chappe.origin.hashing import hash_snapshot
 from chappe.origin.reading import Reading
 from chappe.origin.scan import Snapshot, scan

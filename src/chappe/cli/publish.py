@@ -12,6 +12,7 @@ from chappe.cli.settings import NO_TLS, Flat, Rate, Settings, TlsSettings
 from chappe.errors import UsageError
 from chappe.hop.malloc import raise_thresholds
 from chappe.logs import LogFormat
+from chappe.origin.encoders import PROCESSES_MAX
 from chappe.wire.tcp_frames import STREAMS_MAX
 
 
@@ -39,6 +40,9 @@ class PublishSettings(Settings):
     keep_deltas: int = 16
     """How many of the last deltas are kept there, within a quarter of the snapshot's bytes: workers that are so many
     versions behind get one delta to the newest."""
+    encoders: Annotated[int, Field(ge=0, le=PROCESSES_MAX)] | None = None
+    """Processes that compare and compress the blocks of a snapshot of 4 GiB or more; as many as cores when not given, 8
+    at most, of some 40 MB each. 0: threads alone do that, which is slower."""
     until: float = 1.0
     """Return when this fraction of the targeted workers has installed the version."""
     uplink: Rate | None = None

@@ -45,6 +45,7 @@ async def run_publish(path: Path | None, settings: PublishSettings, tls: TlsSett
         name=settings.name,
         base_cache=base_cache_of(settings.base_cache),
         keep_deltas=settings.keep_deltas,
+        encoders=settings.encoders,
     )
     async with publisher:
         publication = await publisher.publish(

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -25,6 +25,12 @@ def one_at_a_time(elements: int) -> AbstractContextManager[object]:
     now, beside two processes. Calls for many elements are long, and need no such thing.
     """
     return _brief if elements < BRIEF_ELEMENTS else nullcontext()
+
+
+class MapOrdered(Protocol):
+    """`map`, or the same with threads: results in order."""
+
+    def __call__(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterable[Result]: ...
 
 
 class OrderedMap:

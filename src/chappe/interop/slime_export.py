@@ -22,7 +22,7 @@ from chappe.core.manifest import TensorEntry
 from chappe.errors import SnapshotError
 from chappe.hop.ordered import OrderedMap
 from chappe.interop.slime import INDEX, DeltaIndex, encode_change, version_name
-from chappe.origin.blocksources import table_of
+from chappe.origin.encoder import table_of
 from chappe.origin.reading import Reading
 from chappe.origin.scan import Snapshot, SourceFile
 from chappe.payload.safetensors import TensorSpec, build_header

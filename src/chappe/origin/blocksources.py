@@ -1,39 +1,36 @@
 """Where the blocks of a delta come from: from comparing two snapshots, or from folding two deltas.
 
     Compared(base, target)   every block of both is read; the base is proven by then
+    Whole(target)            every block is read, and compared with nothing: a compressed snapshot
     Folded(step, later)      a kept delta and the one that goes on from where it ends: neither snapshot is read
 
-Blocking, for a thread; blocks are made by the mapper's threads, and come in order.
+Blocking, for a thread; blocks are made by the mapper's threads or by processes, and come in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from chappe.core.digest import Algorithm
 from chappe.errors import SnapshotError
-from chappe.hop.ordered import one_at_a_time
-from chappe.origin.proving import ProvenReading
-from chappe.origin.reading import Reading
+from chappe.hop.ordered import MapOrdered
+from chappe.origin.encoder import BlockMaker, Encoded, SeenLeaf, Task, plan_of, runs_of
+from chappe.origin.encoders import Encoders
+from chappe.origin.proving import BaseProof
 from chappe.origin.scan import Snapshot
 from chappe.origin.steps import Base, OpenDelta, OpenStep, Step
 from chappe.payload.container import EncodedBlock
-from chappe.payload.delta import Mapper, encode_block
 from chappe.payload.fold import fold, folded_plan
 from chappe.payload.plan import DeltaPlan
-from chappe.payload.table import SnapshotTable
 
 
-def table_of(snapshot: Snapshot) -> SnapshotTable:
-    """Raises ManifestError for a snapshot of more tensors than the codec takes, or of types that it does not know."""
-    return SnapshotTable.build(snapshot.entries, snapshot.tensors)
+class MakeBlocks(Protocol):
+    """All blocks of the plan, in order, by so many hands of the mapper. Raises SnapshotError, CodecError."""
 
-
-MakeBlocks: TypeAlias = Callable[[Algorithm, Mapper], Iterator[EncodedBlock]]
-"""All blocks of the plan, in order. Raises SnapshotError, CodecError."""
+    def __call__(self, algorithm: Algorithm, mapper: MapOrdered, hands: int = 1, /) -> Iterator[EncodedBlock]: ...
 
 
 class BlockSource(Protocol):
@@ -50,8 +47,9 @@ class BlockSource(Protocol):
 class Compared:
     """base ──▶ target, block by block."""
 
-    def __init__(self, base: Base, target: Snapshot) -> None:
+    def __init__(self, base: Base, target: Snapshot, encoders: Encoders | None = None) -> None:
         self.base, self.target = base, target
+        self._encoders = encoders
 
     @property
     def base_root(self) -> str:
@@ -59,17 +57,56 @@ class Compared:
 
     @contextmanager
     def opened(self) -> Iterator[tuple[DeltaPlan, MakeBlocks]]:
-        plan = DeltaPlan.between(table_of(self.base.snapshot), table_of(self.target))
-        with closing(ProvenReading(self.base, plan)) as old, closing(Reading(self.target)) as new:
+        plan = plan_of(self.base.snapshot, self.target)
+        proof = BaseProof(self.base, plan)
 
-            def blocks(algorithm: Algorithm, mapper: Mapper) -> Iterator[EncodedBlock]:
-                yield from mapper(
-                    lambda i: encode_block(plan, algorithm, i, old.read, new.read, brief=one_at_a_time),
-                    range(plan.blocks_total),
-                )
-                old.prove()
+        def blocks(algorithm: Algorithm, mapper: MapOrdered, hands: int = 1) -> Iterator[EncodedBlock]:
+            task = Task(self.base.snapshot, self.target, algorithm.name, proof.algorithm)
+            yield from made_in_runs(task, plan, self._encoders, mapper, hands, proof.seen)
+            proof.prove(mapper)
 
-            yield plan, blocks
+        yield plan, blocks
+
+
+class Whole:
+    """All blocks of a snapshot, compared with nothing."""
+
+    base_root = ""
+
+    def __init__(self, target: Snapshot, encoders: Encoders | None = None) -> None:
+        self._target, self._encoders = target, encoders
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[DeltaPlan, MakeBlocks]]:
+        plan = plan_of(None, self._target)
+
+        def blocks(algorithm: Algorithm, mapper: MapOrdered, hands: int = 1) -> Iterator[EncodedBlock]:
+            return made_in_runs(Task(None, self._target, algorithm.name), plan, self._encoders, mapper, hands)
+
+        yield plan, blocks
+
+
+def made_in_runs(
+    task: Task,
+    plan: DeltaPlan,
+    encoders: Encoders | None,
+    mapper: MapOrdered,
+    hands: int,
+    seen: Callable[[Sequence[SeenLeaf]], None] = lambda _leaves: None,
+) -> Iterator[EncodedBlock]:
+    """All blocks of the plan, in order: runs of them by processes that are free, or by the mapper's threads. `seen`
+    hears which leaves of the base were read."""
+    with (
+        closing(BlockMaker(task, plan)) as maker,
+        nullcontext(_nobody) if encoders is None else encoders.encoding(task) as encode,
+    ):
+        for encoded in mapper(lambda run: encode(run) or maker.encode(run), runs_of(plan.blocks_total, hands)):
+            seen(encoded.leaves)
+            yield from encoded.blocks
+
+
+def _nobody(_run: range) -> Encoded | None:
+    return None
 
 
 class Folded:
@@ -94,4 +131,4 @@ class Folded:
                 plan = folded_plan(step.delta.plan, later.delta.plan)
             except ValueError as error:
                 raise SnapshotError(f"the delta kept in {self.step.folder} does not fit the later ones") from error
-            yield plan, lambda _algorithm, mapper: fold(step.delta, later.delta, mapper=mapper)
+            yield plan, lambda _algorithm, mapper, _hands=1: fold(step.delta, later.delta, mapper=mapper)

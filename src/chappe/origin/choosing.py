@@ -17,12 +17,13 @@ from chappe.core.manifest import Manifest
 from chappe.errors import ManifestError, SnapshotError, UsageError
 from chappe.origin.adapters import Bindings, base_root_of, bound_to
 from chappe.origin.bases import Bases
-from chappe.origin.blocksources import BlockSource
+from chappe.origin.blocksources import BlockSource, Whole
 from chappe.origin.compressing import BYTES_MIN as COMPRESSED_BYTES_MIN
 from chappe.origin.compressing import SHARE_MAX as COMPRESSED_SHARE_MAX
-from chappe.origin.compressing import MakeCompressed, Whole, measure
+from chappe.origin.compressing import MakeCompressed, measure
 from chappe.origin.deltaoffer import DeltaPlanned
 from chappe.origin.deltas import SHARE_MAX, WORTH_SHARE, DeltaFile, chunk_bytes_of, estimate
+from chappe.origin.encoders import Encoders
 from chappe.origin.rollback import revive
 from chappe.origin.scan import Snapshot
 from chappe.origin.spool import SpooledSnapshot
@@ -33,10 +34,11 @@ from chappe.v1 import coordinator_pb2 as pb
 class Payloads:
     """Makes the payloads of one publisher, from its `bases` and in its spool directory (None: chosen by room)."""
 
-    def __init__(self, bases: Bases, spool_directory: Path | None) -> None:
+    def __init__(self, bases: Bases, spool_directory: Path | None, encoders: Encoders) -> None:
         self._bases = bases
         self._spool_directory = spool_directory
         self._bindings = Bindings(spool_directory)
+        self._encoders = encoders
 
     def close(self) -> None:
         self._bindings.close()
@@ -99,7 +101,7 @@ class Payloads:
                 chunk_bytes = chunk_bytes_of(expected_bytes.get(source.base_root, snapshot.snapshot_bytes))
                 return DeltaFile(source, full, self._spool_directory, share_max=share_max, chunk_bytes=chunk_bytes)
 
-            return DeltaPlanned(base, snapshot, object_ids, expected_bytes, make)
+            return DeltaPlanned(base, snapshot, object_ids, expected_bytes, make, self._encoders)
         if request.payload == "delta":
             raise UsageError(f"payload=delta: {request.no_delta}; publish with payload=auto")
         return None
@@ -127,8 +129,9 @@ class Payloads:
             )
         )
         share_max = SHARE_MAX if asked else COMPRESSED_SHARE_MAX
+        source = Whole(snapshot, self._encoders)
         return lambda full: DeltaFile(
-            Whole(snapshot), full, self._spool_directory, share_max=share_max, chunk_bytes=full.chunk_bytes
+            source, full, self._spool_directory, share_max=share_max, chunk_bytes=full.chunk_bytes
         )
 
 

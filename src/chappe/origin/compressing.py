@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
@@ -23,9 +23,8 @@ from typing import TypeAlias
 from chappe.core.digest import XXH3_128
 from chappe.core.manifest import Manifest
 from chappe.errors import ChappeError
-from chappe.hop.ordered import one_at_a_time
-from chappe.origin.blocksources import MakeBlocks, table_of
 from chappe.origin.deltas import THREADS, DeltaFile
+from chappe.origin.encoder import plan_of
 from chappe.origin.node import OriginNode
 from chappe.origin.reading import Reading
 from chappe.origin.scan import Snapshot
@@ -57,7 +56,7 @@ class Compressible:
 
 def measure(target: Snapshot, threads: int = 0) -> Compressible:
     """From a few blocks: some 20 ms. Raises SnapshotError, ManifestError."""
-    plan = DeltaPlan.whole(table_of(target))
+    plan = plan_of(None, target)
     encoded = covered = 0
     encode_s = decode_s = 0.0
     with closing(Reading(target)) as reading:
@@ -85,29 +84,6 @@ def _sample(plan: DeltaPlan) -> list[int]:
     bounds = [total * part // SAMPLE_BLOCKS for part in range(SAMPLE_BLOCKS + 1)]
     parts = [range(start, min(stop, start + 64)) for start, stop in pairwise(bounds) if stop > start]
     return [max(part, key=lambda ordinal: plan.block(ordinal).length) for part in parts]
-
-
-class Whole:
-    """All blocks of a snapshot, compared with nothing: see `BlockSource`."""
-
-    base_root = ""
-
-    def __init__(self, target: Snapshot) -> None:
-        self._target = target
-
-    @contextmanager
-    def opened(self) -> Iterator[tuple[DeltaPlan, MakeBlocks]]:
-        plan = DeltaPlan.whole(table_of(self._target))
-        with closing(Reading(self._target)) as new:
-            yield (
-                plan,
-                lambda algorithm, mapper: iter(
-                    mapper(
-                        lambda i: encode_block(plan, algorithm, i, new.read, new.read, brief=one_at_a_time),
-                        range(plan.blocks_total),
-                    )
-                ),
-            )
 
 
 class CompressedOffer:

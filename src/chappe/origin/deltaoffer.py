@@ -20,6 +20,7 @@ from chappe.errors import ChappeError
 from chappe.origin.bases import Making
 from chappe.origin.blocksources import BlockSource, Compared, Folded
 from chappe.origin.deltas import DeltaFile
+from chappe.origin.encoders import Encoders
 from chappe.origin.node import OriginNode
 from chappe.origin.scan import Snapshot
 from chappe.origin.steps import Base, Step
@@ -42,6 +43,7 @@ class DeltaPlanned:
     object_ids: dict[str, str]
     expected_bytes: dict[str, int]
     make: MakeFile
+    encoders: Encoders | None = None
 
     def steps(self) -> Sequence[Step]:
         """Newest first."""
@@ -66,7 +68,7 @@ class DeltaOffers:
         self._left = {base: planned.object_ids[base] for base in wanted if base in planned.object_ids}
         self._root, self._on_first = root, on_first
         self._served: dict[str, Streamed] = {}
-        self._files = [planned.make(Compared(planned.base, planned.target), manifest)]
+        self._files = [planned.make(Compared(planned.base, planned.target, planned.encoders), manifest)]
         self._stopped = False
         self.making = Making(self._files[0], asyncio.get_running_loop().create_future())
 

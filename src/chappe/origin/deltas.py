@@ -22,7 +22,8 @@ from chappe.core.manifest import CHUNK_BYTES_MIN, CHUNK_BYTES_PLAIN, DELTA_FILE,
 from chappe.errors import CodecError, DiskFullError, PublicationCancelledError, SnapshotError
 from chappe.hop.disk import store_error
 from chappe.hop.ordered import OrderedMap, one_at_a_time
-from chappe.origin.blocksources import BlockSource, Folded, MakeBlocks, table_of
+from chappe.origin.blocksources import BlockSource, Folded, MakeBlocks
+from chappe.origin.encoder import plan_of
 from chappe.origin.growing import pages_of
 from chappe.origin.reading import Reading
 from chappe.origin.scan import Snapshot
@@ -48,7 +49,7 @@ BESIDE_BYTES_MAX = 1 << 20
 
 def estimate(base: Snapshot, target: Snapshot) -> float:
     """About what share of the snapshot's bytes a delta would have, from a sample of blocks spread over it."""
-    plan = DeltaPlan.between(table_of(base), table_of(target))
+    plan = plan_of(base, target)
     ordinals = _sample(plan)
     old, new = Reading(base), Reading(target)
 
@@ -226,7 +227,7 @@ class DeltaFile:
 
     def _write_blocks(self, windows: Windows, blocks: MakeBlocks, threads: int) -> None:
         with ThreadPoolExecutor(threads, "chappe-delta") as pool:
-            for chunk in self._packer.pack(blocks(self.manifest.algorithm, OrderedMap(pool, 2 * threads))):
+            for chunk in self._packer.pack(blocks(self.manifest.algorithm, OrderedMap(pool, threads), threads)):
                 self._go_on()
                 packed = pack_chunk(chunk)
                 self._refuse_more_than(len(packed))

@@ -175,7 +175,7 @@ class SnapshotHasher:
                 os.posix_fadvise(opened.descriptor, span.offset, span.length, os.POSIX_FADV_WILLNEED)
             for offset in range(span.offset, span.offset + span.length, len(buffer)):
                 data = buffer[: min(len(buffer), span.offset + span.length - offset)]
-                _read_into(source, opened.descriptor, data, offset)
+                read_into(source, opened.descriptor, data, offset)
                 step = self._digests_of(data, LEAF_BYTES)
                 leaves += step
                 chunks += step if self._chunk_bytes == LEAF_BYTES else self._digests_of(data, self._chunk_bytes)
@@ -189,7 +189,8 @@ class SnapshotHasher:
         return [once(data[start : start + piece_bytes]) for start in range(0, len(data), piece_bytes)]
 
 
-def _read_into(source: SourceFile, descriptor: int, data: memoryview, offset: int) -> None:
+def read_into(source: SourceFile, descriptor: int, data: memoryview, offset: int) -> None:
+    """Fill `data` from an open file. Raises SnapshotChangedError when the file ends before, OSError."""
     done = 0
     while done < len(data):
         count = os.preadv(descriptor, [data[done:]], offset + done)

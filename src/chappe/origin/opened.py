@@ -18,9 +18,10 @@ from chappe.hop.net import Tls
 from chappe.hop.streams import Streams
 from chappe.origin.bases import DELTAS_KEPT, Bases
 from chappe.origin.choosing import Payloads
+from chappe.origin.encoders import Encoders
 from chappe.origin.job import PublishJob
 from chappe.origin.node import OriginNode, OriginSettings
-from chappe.origin.options import OnWanted, checked_kept
+from chappe.origin.options import OnWanted, checked_encoders, checked_kept
 from chappe.publication import PublicationWanted
 
 log = logging.getLogger("chappe.publisher")  # a library in somebody's trainer: nothing is printed uninvited
@@ -47,6 +48,7 @@ class OpenOrigin:
         spool: str | os.PathLike[str] | None = None,
         base_cache: str | os.PathLike[str] | bool | None = None,
         keep_deltas: int = DELTAS_KEPT,
+        encoders: int | None = None,
         on_wanted: OnWanted | None = None,
         open_timeout_s: float = 10.0,
     ) -> None:
@@ -72,7 +74,8 @@ class OpenOrigin:
         self._jobs: list[PublishJob] = []
         folder = None if base_cache is None or isinstance(base_cache, bool) else Path(base_cache)
         self._bases = Bases(folder, enabled=base_cache is not False, deltas_kept=checked_kept(keep_deltas))
-        self._payloads = Payloads(self._bases, self._spool_directory)
+        self._encoders = Encoders(checked_encoders(encoders))
+        self._payloads = Payloads(self._bases, self._spool_directory, self._encoders)
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -81,6 +84,7 @@ class OpenOrigin:
         if self._node is None:
             node = OriginNode(self._settings, self._unwanted, self._want)
             self._node = node
+            self._encoders.open()
             try:
                 await node.open(self._open_timeout_s)
             except BaseException:
@@ -107,6 +111,7 @@ class OpenOrigin:
         await node.close(CLOSE_TIMEOUT_S)
         await self._bases.close()
         self._payloads.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._encoders.close)
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -135,6 +140,10 @@ class OpenOrigin:
         if self._node is None:
             raise UsageError("the publisher is not open: use it in a `with` block, or call open()")
         return self._node
+
+    def _expect_to_encode(self, snapshot_bytes: int) -> None:
+        """Does not wait until processes are started."""
+        asyncio.get_running_loop().run_in_executor(None, self._encoders.expect, snapshot_bytes)
 
     # ---- the learner -----------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from chappe.errors import UsageError
+from chappe.origin.encoders import PROCESSES_MAX
 from chappe.publication import PublicationWanted, check_fraction
 from chappe.v1 import coordinator_pb2 as pb
 
@@ -67,6 +68,12 @@ def checked_kept(keep_deltas: int) -> int:
     if keep_deltas < 0:
         raise UsageError(f"keep_deltas={keep_deltas!r}: give a number of deltas, or 0 for none")
     return keep_deltas
+
+
+def checked_encoders(encoders: int | None) -> int | None:
+    if encoders is not None and not 0 <= encoders <= PROCESSES_MAX:
+        raise UsageError(f"encoders={encoders!r}: give a number of processes up to {PROCESSES_MAX}, or 0 for none")
+    return encoders
 
 
 def _checked_topology(topology: str) -> pb.Topology:

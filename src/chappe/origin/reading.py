@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from chappe.errors import SnapshotError
-from chappe.origin.hashing import OpenFiles
+from chappe.origin.hashing import OpenFiles, read_into
 from chappe.origin.scan import Snapshot, read_at
 
 
@@ -26,6 +26,16 @@ class Reading:
         except OSError as error:
             raise SnapshotError(f"{source.location} cannot be read: {error.strerror}") from error
         return data
+
+    def read_into(self, file: int, offset: int, data: memoryview) -> None:
+        """Fill `data`, of at least a byte. Raises SnapshotChangedError, SnapshotError."""
+        source = self._snapshot.files[file]
+        opened = self._files.get(file)
+        try:
+            read_into(source, opened.descriptor, data, offset)
+            source.check(os.fstat(opened.descriptor))
+        except OSError as error:
+            raise SnapshotError(f"{source.location} cannot be read: {error.strerror}") from error
 
     def close(self) -> None:
         self._files.close()

@@ -1,0 +1,220 @@
+"""One of the processes that encode for a publisher, and the blocks that it makes: see `chappe.origin.encoders`.
+
+    publisher                Task ──▶ run ──▶            run ──▶             ... None: the task's files are let go of
+    encoder    INSTALLED ──▶               Encoded ──▶         an error ──▶
+
+Orders name their task by a number. A run is a row of blocks, asked for and answered one at a time. Both ends are one
+installation of Chappe, on one host, of one user: messages are pickled. The process ends when the publisher has closed
+the connection or is no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+import chappe
+from chappe.core.digest import ALGORITHMS, XXH3_128, Algorithm
+from chappe.core.manifest import LEAF_BYTES
+from chappe.errors import ChappeError
+from chappe.hop.malloc import raise_thresholds
+from chappe.hop.ordered import one_at_a_time
+from chappe.origin.reading import Reading
+from chappe.origin.scan import Snapshot
+from chappe.payload.container import EncodedBlock
+from chappe.payload.delta import encode_block
+from chappe.payload.plan import BLOCK_ELEMENTS, DeltaPlan
+from chappe.payload.table import SnapshotTable
+
+PARENT_LOOK_S = 5.0
+"""How long the process outlives a publisher of which a forked child still holds the connection."""
+RUN_BLOCKS_MAX = 8
+"""Of 2^20 elements each: large against the cost of handing it over, small against what may wait in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is compared with what; `base` None: with nothing. `prove_by` names the algorithm of the base's root, and is
+    empty where the base is proven in another way."""
+
+    base: Snapshot | None
+    target: Snapshot
+    algorithm: str
+    prove_by: str = ""
+
+
+def _installed() -> bytes:
+    """Names the program's files as they are: they may be others by the time a process is started from them."""
+    home = Path(chappe.__file__).parent
+    hasher = XXH3_128.start()
+    for path in sorted(home.rglob("*.py")):
+        now = path.stat()
+        hasher.update(f"{path.relative_to(home)} {now.st_size} {now.st_mtime_ns}\n".encode())
+    return hasher.digest()
+
+
+INSTALLED = _installed()
+"""The first message. Of another installation, made since the publisher was started, a process is of no use."""
+
+SeenLeaf: TypeAlias = tuple[int, int, bytes]
+"""A leaf of the base, all of which was read: its file, its number there, its digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The blocks of a run, in order, and the base's leaves that lie in what was read for them."""
+
+    blocks: list[EncodedBlock]
+    leaves: list[SeenLeaf]
+
+
+def table_of(snapshot: Snapshot) -> SnapshotTable:
+    """Raises ManifestError for a snapshot of more tensors than the codec takes, or of types that it does not know."""
+    return SnapshotTable.build(snapshot.entries, snapshot.tensors)
+
+
+def plan_of(base: Snapshot | None, target: Snapshot) -> DeltaPlan:
+    """The same in every process. Raises ManifestError."""
+    if base is None:
+        return DeltaPlan.whole(table_of(target))
+    return DeltaPlan.between(table_of(base), table_of(target))
+
+
+def runs_of(blocks_total: int, hands: int) -> Iterator[range]:
+    """All blocks, in rows for so many hands: short ones first, so that chunks leave at once, then longer ones, but not
+    so long that one hand has much to do when the others have finished."""
+    longest = max(1, min(RUN_BLOCKS_MAX, blocks_total // (4 * hands)))
+    start, given, length = 0, 0, 1
+    while start < blocks_total:
+        stop = min(start + length, blocks_total)
+        yield range(start, stop)
+        start, given = stop, given + 1
+        if given % (2 * hands) == 0:
+            length = min(2 * length, longest)
+
+
+class LeavesInARow:
+    """Leaves of files that are read forward: those of which every byte comes, in order. The others are left out."""
+
+    def __init__(self, algorithm: Algorithm, sizes: Sequence[int]) -> None:
+        self._algorithm, self._sizes = algorithm, sizes
+        self._restart(-1, 0)
+        self.leaves: list[SeenLeaf] = []
+
+    def feed(self, file: int, offset: int, data: memoryview) -> None:
+        if (file, offset) != (self._file, self._at):
+            self._restart(file, offset)
+        while len(data):
+            leaf, inner = divmod(self._at, LEAF_BYTES)
+            stop = min(self._sizes[file], (leaf + 1) * LEAF_BYTES)
+            part, data = data[: stop - self._at], data[stop - self._at :]
+            if inner == 0:
+                self._open = self._algorithm.start()
+                self._whole = True
+            if self._whole:
+                self._open.update(part)
+            self._at += len(part)
+            if self._at == stop and self._whole:
+                self.leaves.append((file, leaf, self._open.digest()))
+
+    def _restart(self, file: int, offset: int) -> None:
+        self._file, self._at = file, offset
+        self._whole = False  # of the open leaf, all bytes so far have come
+        self._open = self._algorithm.start()
+
+
+class BlockMaker:
+    """A task with its files open. `encode` from any thread."""
+
+    def __init__(self, task: Task, plan: DeltaPlan | None = None) -> None:
+        """`plan` is `plan_of` the task, where it is known. Raises ManifestError."""
+        self._plan = plan_of(task.base, task.target) if plan is None else plan
+        self._algorithm = ALGORITHMS[task.algorithm]
+        self._task = task
+        self._local = threading.local()
+        self._block_bytes_max = BLOCK_ELEMENTS * max((region.width for region in self._plan.target.regions), default=1)
+        self._new = Reading(task.target)
+        self._old = self._new if task.base is None else Reading(task.base)
+
+    def encode(self, run: range) -> Encoded:
+        """Raises SnapshotError, SnapshotChangedError."""
+        row: LeavesInARow | None = None
+        if self._task.base is not None and self._task.prove_by:
+            row = LeavesInARow(ALGORITHMS[self._task.prove_by], [file.size_bytes for file in self._task.base.files])
+        old_buffer, new_buffer = self._two_buffers()
+
+        def read_base(file: int, offset: int, length: int) -> memoryview:
+            data = old_buffer[:length]
+            self._old.read_into(file, offset, data)
+            if row is not None:
+                row.feed(file, offset, data)
+            return data
+
+        def read_target(file: int, offset: int, length: int) -> memoryview:
+            data = new_buffer[:length]
+            self._new.read_into(file, offset, data)
+            return data
+
+        blocks = [
+            encode_block(self._plan, self._algorithm, ordinal, read_base, read_target, brief=one_at_a_time)
+            for ordinal in run
+        ]
+        return Encoded(blocks, row.leaves if row is not None else [])
+
+    def _two_buffers(self) -> tuple[memoryview, memoryview]:
+        """The calling thread's, for a block of either side: pages that are new each time take longer than reading."""
+        buffers: tuple[memoryview, memoryview] | None = getattr(self._local, "buffers", None)
+        if buffers is None:
+            old, new = (np.empty(self._block_bytes_max, np.uint8).data for _ in range(2))
+            buffers = self._local.buffers = (old, new)
+        return buffers
+
+    def close(self) -> None:
+        self._new.close()
+        self._old.close()
+
+
+def serve(connection: Connection, publisher: int) -> None:
+    """Until the connection ends, or the process `publisher` is no longer this one's parent."""
+    tasks: dict[int, Task] = {}
+    makers: dict[int, BlockMaker] = {}
+    connection.send_bytes(INSTALLED)
+    while True:
+        while not connection.poll(PARENT_LOOK_S):
+            if os.getppid() != publisher:
+                return
+        number, order = connection.recv()
+        if isinstance(order, Task):
+            tasks[number] = order
+        elif order is None:
+            del tasks[number]
+            if number in makers:
+                makers.pop(number).close()
+        else:
+            try:
+                if number not in makers:
+                    makers[number] = BlockMaker(tasks[number])
+                answer: Encoded | ChappeError = makers[number].encode(order)
+            except ChappeError as error:
+                answer = error
+            connection.send(answer)
+
+
+def main() -> None:
+    """Arguments: the connection's descriptor, and the publisher's process. Not a module to run: messages name their
+    classes by where both ends find them."""
+    raise_thresholds()
+    connection = Connection(int(sys.argv[1]))
+    # The publisher is closed, or was killed:
+    with closing(connection), contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
+        serve(connection, int(sys.argv[2]))

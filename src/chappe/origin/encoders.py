@@ -1,0 +1,289 @@
+"""Processes that encode for a publisher: threads that make numpy's short calls wait for Python's lock most of the time.
+
+    thread ──run──▶ a process that is free ──▶ its blocks        (`chappe.origin.encoder`)
+       └── none is free, or it was lost with the run ──▶ the thread makes the blocks itself
+
+What comes out is the same whoever made it. A process is started, not forked: the publisher lives in a trainer that has
+threads and a GPU. It opens the files itself, so that only encoded blocks go through the connection.
+
+    a process   cannot start, or of other files       the threads encode; told once, with what it printed
+                dies or is killed with a run          the run is made again here; the others go on
+                stops answering                       killed after `ANSWER_S`; as above
+                reads what has changed                raises the same error as a thread would
+    publisher   is closed, or dies                    the connection ends, and with it the process
+                forks, and dies                       the process sees another parent within `PARENT_LOOK_S`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
+from itertools import count
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, TypeAlias
+
+import chappe
+from chappe.errors import ChappeError
+from chappe.origin.encoder import INSTALLED, Encoded, Task
+
+log = logging.getLogger(__name__)  # a library in somebody's trainer: nothing is printed uninvited
+
+PROCESSES_MAX = 8
+"""Each has some 40 MB, and encodes 3 GB/s: more only wait for the memory bus."""
+BYTES_MIN = 64 << 20
+"""Smaller snapshots are encoded before a run has been handed over twice."""
+BYTES_AT_ONCE = 4 << 30
+"""From here on it pays to start them for a single publication: a start takes 0.3 s of a core."""
+ANSWER_S = 30.0
+"""A run takes a tenth of a second at most, unless the host swaps or a network file system hangs."""
+CLOSE_S = 2.0
+STARTS_MAX = 3
+"""Of each process, lost ones counted: what dies that often is not started again."""
+_PRINTED_BYTES = 2000
+_GREETING_BYTES_MAX = 200
+_PROGRAM = "from chappe.origin.encoder import main; main()"
+
+
+class EncoderLostError(ChappeError):
+    """A process has ended, or does not answer. The message says which, and what it had printed."""
+
+
+class _Process:
+    """One encoder. Used by one thread at a time, but for `end`."""
+
+    def __init__(self, executable: str) -> None:
+        """Raises OSError."""
+        self.ready = False
+        self._tasks: set[int] = set()  # that it has been told of
+        self._socket, theirs = socket.socketpair()
+        self._printed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
+        try:
+            self._process = subprocess.Popen(
+                [executable, "-c", _PROGRAM, str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._printed,
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # it must not hear what interrupts the trainer at its terminal
+                env=_environment(),
+            )
+        except OSError:
+            self._socket.close()
+            self._printed.close()
+            raise
+        finally:
+            theirs.close()
+        self._connection = Connection(os.dup(self._socket.fileno()))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def look(self) -> bool:
+        """Whether it has begun. Does not wait. Raises EncoderLostError."""
+        try:
+            if not self.ready and self._connection.poll():
+                if self._connection.recv_bytes(_GREETING_BYTES_MAX) != INSTALLED:
+                    raise EncoderLostError("chappe was installed anew since this publisher was started")
+                self.ready = True
+        except (EOFError, OSError) as error:
+            raise self._lost() from error
+        return self.ready
+
+    def encode(self, number: int, task: Task, run: range, answer_s: float) -> Encoded:
+        """Raises EncoderLostError, and what the process raised of the snapshot."""
+        try:
+            if number not in self._tasks:
+                self._tasks.add(number)
+                self._connection.send((number, task))
+            self._connection.send((number, run))
+            if not self._connection.poll(answer_s):
+                raise EncoderLostError(f"process {self.pid} has not answered for {answer_s:g} s")
+            answer = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._lost() from error
+        if isinstance(answer, ChappeError):
+            raise answer
+        assert isinstance(answer, Encoded)
+        return answer
+
+    def forget(self, live: Container[int]) -> None:
+        """All tasks but these are over: their files are let go of."""
+        over = [number for number in self._tasks if number not in live]
+        self._tasks.difference_update(over)
+        with contextlib.suppress(OSError):  # it is found lost when it is asked again
+            for number in over:
+                self._connection.send((number, None))
+
+    def _lost(self) -> EncoderLostError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(CLOSE_S)
+        self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - _PRINTED_BYTES))
+        printed = self._printed.read().decode(errors="replace").strip()
+        said = f": {printed}" if printed else ""
+        return EncoderLostError(f"process {self.pid} has ended with code {self._process.returncode}{said}")
+
+    def end(self) -> None:
+        """It ends when it is free; a thread that waits for its answer sees it lost at once. From any thread."""
+        with contextlib.suppress(OSError):  # it has ended
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def reap(self, wait_s: float = CLOSE_S) -> None:
+        """After `end`, or with `wait_s` 0 for one that is of no use."""
+        try:
+            self._process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._connection.close()
+        self._socket.close()
+        self._printed.close()
+
+
+EncodeRun: TypeAlias = Callable[[range], Encoded | None]
+"""From any thread. None: nobody is free for it. Raises what reading the snapshots raises."""
+
+
+class Encoders:
+    """Safe from any thread. `start` returns at once: until processes are up, whoever asks is told to do it alone."""
+
+    def __init__(self, processes: int | None = None, *, executable: str = sys.executable) -> None:
+        """`processes` None: as many as this process may use cores, up to `PROCESSES_MAX`; with one core, or 0, none."""
+        cores = len(os.sched_getaffinity(0))
+        self.processes = processes if processes is not None else min(cores, PROCESSES_MAX) if cores > 1 else 0
+        self.answer_s = ANSWER_S
+        self._executable = executable
+        self._seen = False
+        self._lock = threading.Lock()
+        self._all: list[_Process] = []
+        self._free: list[_Process] = []
+        self._starts_left = STARTS_MAX * self.processes
+        self._told = False
+        self._closed = False
+        self._numbers = count(1)
+        self._live: set[int] = set()
+
+    def open(self) -> None:
+        """`start` may be called, also after `close`."""
+        with self._lock:
+            self._closed = False
+
+    def expect(self, snapshot_bytes: int) -> None:
+        """A snapshot of this size may have to be encoded: start if that pays. A publisher that has published before
+        will do so again."""
+        again, self._seen = self._seen, True
+        if snapshot_bytes >= (BYTES_MIN if again else BYTES_AT_ONCE):
+            self.start()
+
+    def start(self) -> None:
+        """As many as there should be. Does not wait for them."""
+        with self._lock:
+            missing = 0 if self._closed else min(self.processes - len(self._all), self._starts_left)
+            try:
+                for _ in range(missing):
+                    self._starts_left -= 1
+                    process = _Process(self._executable)
+                    self._all.append(process)
+                    self._free.append(process)
+            except OSError as error:
+                self._starts_left = 0
+                self._tell(f"{self._executable}: {error.strerror}")
+
+    @contextmanager
+    def encoding(self, task: Task) -> Iterator[EncodeRun]:
+        """While it lasts, runs of the task can be asked for."""
+        number = next(self._numbers)
+        with self._lock:
+            self._live.add(number)
+        try:
+            yield lambda run: self._encode(number, task, run)
+        finally:
+            with self._lock:
+                self._live.discard(number)
+                for process in self._free:
+                    process.forget(self._live)
+
+    def _encode(self, number: int, task: Task, run: range) -> Encoded | None:
+        process = self._take()
+        if process is None:
+            return None
+        try:
+            encoded = process.encode(number, task, run, self.answer_s)
+        except EncoderLostError as error:
+            self._drop(process, error)
+            return None
+        except ChappeError:
+            self._give_back(process)
+            raise
+        self._give_back(process)
+        return encoded
+
+    def close(self) -> None:
+        """End all of them, and wait for those that are free; a thread that waits for another reaps it. Idempotent."""
+        with self._lock:
+            self._closed = True
+            processes, self._all = self._all, []
+            free, self._free = self._free, []
+        for process in processes:
+            process.end()
+        for process in free:
+            process.reap()
+
+    def _take(self) -> _Process | None:
+        lost: list[_Process] = []
+        found: _Process | None = None
+        with self._lock:
+            for process in reversed(self._free):  # the one whose turn was last: its files are open
+                try:
+                    if process.look():
+                        found = process
+                        break
+                except EncoderLostError as error:
+                    lost.append(process)
+                    self._tell(error)
+            for process in lost:
+                self._free.remove(process)
+                self._all.remove(process)
+            if found is not None:
+                self._free.remove(found)
+        for process in lost:
+            process.reap(0)
+        return found
+
+    def _give_back(self, process: _Process) -> None:
+        with self._lock:
+            known = process in self._all
+            if known:
+                process.forget(self._live)
+                self._free.append(process)
+        if not known:  # closed meanwhile
+            process.reap()
+
+    def _drop(self, process: _Process, why: EncoderLostError) -> None:
+        with self._lock:
+            if process in self._all:
+                self._all.remove(process)
+                self._tell(why)
+        process.reap(0)
+
+    def _tell(self, why: object) -> None:
+        if not self._told:
+            self._told = True
+            log.warning("an encoder is lost, and its blocks are made by threads, more slowly: %s", why)
+
+
+def _environment() -> dict[str, str]:
+    """This process's, in which the same `chappe` is found, and numpy starts no threads of its own."""
+    home = str(Path(chappe.__file__).parent.parent)
+    before = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([home, before] if before else [home])
+    return os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
