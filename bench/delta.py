@@ -1,6 +1,7 @@
 """The delta codec: payload by density, speed per core, and what others would send for the same two snapshots.
 
-Speeds are of CPU time on one core, so that a busy machine does not count, and of wall time on one and two threads.
+Speeds are of CPU time on one core, so that a busy machine does not count, and of wall time on one and two threads: of
+the codec alone, from memory to memory. What a publisher does with files is timed beside it (`bench.deltaencode`).
 Landing a delta is measured with everything that a worker does, beside writing and syncing as many bytes.
 """
 
@@ -14,15 +15,13 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
 
+from bench.deltaencode import encoding
 from bench.deltafirst import first_bytes
 from bench.deltaland import SHARDS, landings
 from bench.deltashow import show, show_first, show_landings
@@ -36,7 +35,7 @@ from chappe.core.manifest import FileEntry, TensorEntry
 from chappe.hop.malloc import raise_thresholds
 from chappe.hop.ordered import OrderedMap, one_at_a_time
 from chappe.payload.container import DataChunk, Packer, parse_chunk
-from chappe.payload.delta import BlockState, ReadRange, apply_block, base_bytes, encode_block, encode_delta
+from chappe.payload.delta import BlockState, apply_block, base_bytes, encode_delta
 from chappe.payload.fold import Delta
 from chappe.payload.plan import DeltaPlan
 from chappe.payload.table import SnapshotTable
@@ -89,10 +88,11 @@ def delta(
             "data": f"synthetic, lr {update.learning_rate:.1e}",
             "aim": AIMS[density],
             **measure(update, settings.repeat),
+            **encoding(update, settings.memory_directory, settings.repeat, ROOT),
         }
         rows.append(row | rivals(update.base, update.target, settings.slow_size))
     if settings.minilm:
-        rows += minilm_rows(settings.cache, settings.slow_size, settings.repeat)
+        rows += minilm_rows(settings)
     landed = landing_rows(settings) if settings.landing_size else []
     first = first_rows(settings) if settings.first_size else []
     report = {"size_bytes": settings.size, "cores": os.cpu_count(), "machine": platform.machine(), "rows": rows}
@@ -203,43 +203,9 @@ def measure(update: Update, repeat: int) -> Row:
         "chunks": len(chunks),
         "chunk_bytes_max": max(map(len, chunks)),
         **_speeds("encode", encode, full, repeat),
-        "encode_scaling_2_processes": _in_two_processes(plan, read_base, read_target, repeat),
         **_speeds("decode", decode, full, repeat),
         **_speeds("copy", copy, full, repeat),
     }
-
-
-def _in_two_processes(plan: DeltaPlan, read_base: ReadRange, read_target: ReadRange, repeat: int) -> float:
-    """How much sooner two processes have encoded half of the blocks each than one all of them: they share no
-    interpreter, only the memory bus. Encoded blocks stay where they are made."""
-    halves = [range(plan.blocks_total // 2), range(plan.blocks_total // 2, plan.blocks_total)]
-
-    def encode_some(ordinals: range) -> float:
-        started = time.perf_counter()
-        for ordinal in ordinals:
-            encode_block(plan, XXH3_128, ordinal, read_base, read_target)
-        return time.perf_counter() - started
-
-    alone = min(encode_some(range(plan.blocks_total)) for _ in range(repeat))
-    context = get_context("fork")  # the snapshots are shared, and nothing has to be sent but a number
-
-    def work(ordinals: range, ready: Barrier, took: Connection) -> None:
-        encode_some(ordinals[:1])
-        for _ in range(repeat):
-            ready.wait()
-            took.send(encode_some(ordinals))
-
-    ready = context.Barrier(2)
-    pipes = [context.Pipe(duplex=False) for _ in halves]
-    workers = [
-        context.Process(target=work, args=(half, ready, pipe[1])) for half, pipe in zip(halves, pipes, strict=True)
-    ]
-    for worker in workers:
-        worker.start()
-    together = min(max(pipe[0].recv() for pipe in pipes) for _ in range(repeat))
-    for worker in workers:
-        worker.join()
-    return alone / together
 
 
 def _whole_block_groups(plan: DeltaPlan, chunks: Sequence[bytes]) -> list[list[int]]:
@@ -284,11 +250,11 @@ def rivals(base: Bf16, target: Bf16, slow_size: int) -> Row:
     return shares
 
 
-def minilm_rows(cache: Path, slow_size: int, repeat: int) -> list[Row]:
+def minilm_rows(settings: DeltaSettings) -> list[Row]:
     from bench.minilm import train
     from chappe.cli.demomodel import cached_model, fetch_model
 
-    model = cached_model(cache) or asyncio.run(fetch_model(cache))
+    model = cached_model(settings.cache) or asyncio.run(fetch_model(settings.cache))
     rows = []
     for learning_rate, steps in ((1e-6, 1), (1e-6, 4), (2e-5, 1)):
         versions = train(model, project_texts(), learning_rate, warmup=3)
@@ -298,5 +264,7 @@ def minilm_rows(cache: Path, slow_size: int, repeat: int) -> list[Row]:
         base, target = (np.concatenate([v.ravel() for v in version.values()]) for version in (first, last))
         update = Update(base, target, learning_rate, float(np.count_nonzero(base != target)) / base.size)
         label = f"MiniLM, lr {learning_rate:.0e}, {steps} step{'s' if steps > 1 else ''}"
-        rows.append({"data": label, "aim": None, **measure(update, repeat), **rivals(base, target, slow_size)})
+        measured = measure(update, settings.repeat)
+        measured |= encoding(update, settings.memory_directory, settings.repeat, ROOT)
+        rows.append({"data": label, "aim": None, **measured, **rivals(base, target, settings.slow_size)})
     return rows

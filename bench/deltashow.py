@@ -43,15 +43,15 @@ def show(rows: Sequence[Row], size: int) -> None:
         "encode GB/CPU-s",
         "GB/s",
         "2 threads",
-        "2 processes",
         "decode GB/CPU-s",
         "GB/s",
         "2 threads",
         "copy GB/CPU-s",
         "GB/s",
         "2 threads",
-        title="speed, of full size",
+        title="speed of the codec, from memory to memory, of full size",
     )
+    published = Table("data", "1 thread, GB/s", "2 threads", "2 processes", title="a publisher's files encoded")
     for row in rows:
         aim = "" if row["aim"] is None else f"{row['aim']:.2%}"
         others = ("-" if row[name] is None else f"{row[name]:.2%}" for name in names)
@@ -62,11 +62,12 @@ def show(rows: Sequence[Row], size: int) -> None:
         for name in ("encode", "decode", "copy"):
             figures += [row[f"{name}_gb_per_cpu_s"], row[f"{name}_gb_per_s"]]
             figures.append(row[f"{name}_scaling_2"])
-            if name == "encode":
-                figures.append(row["encode_scaling_2_processes"])
         speeds.add_row(row["data"], *(f"{figure:.2f}" for figure in figures))
+        scalings = (f"x {row[f'publisher_scaling_2_{name}']:.2f}" for name in ("threads", "processes"))
+        published.add_row(row["data"], f"{row['publisher_gb_per_s']:.2f}", *scalings)
     console.print(sizes)
     console.print(speeds)
+    console.print(published)
     console.print(f"synthetic snapshots of {size >> 20} MiB; {os.cpu_count()} cores; chunks of up to 64 KiB")
 
 

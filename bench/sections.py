@@ -131,9 +131,19 @@ def _delta(report: Report) -> list[Table]:
         cells.append([*line, *("-" if run.get(key) is None else f"{run[key]:.2%}" for key in others)])
     return [
         Table(columns, cells, "Shares of the full size."),
+        *_delta_publishers([run for run in runs if "publisher_gb_per_s" in run]),
         *_delta_landings(report.get("landings", [])),
         *_further(report, ("runs", "landings")),
     ]
+
+
+def _delta_publishers(runs: Sequence[dict[str, Any]]) -> list[Table]:
+    if not runs:
+        return []
+    columns = ["data", "one thread GB/s", "two threads", "two processes"]
+    ways = [f"publisher_scaling_2_{name}" for name in ("threads", "processes")]
+    cells = [[run["data"], f"{run['publisher_gb_per_s']:.2f}", *(f"x {run[way]:.2f}" for way in ways)] for run in runs]
+    return [Table(columns, cells, "What a publisher does for a delta: files read, proven, compared, packed, written.")]
 
 
 def _delta_landings(rows: Sequence[dict[str, Any]]) -> list[Table]:

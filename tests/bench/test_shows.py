@@ -49,6 +49,9 @@ DELTA = [
         "delta": density / 2,
         "encode_gb_per_cpu_s": 1.0,
         "decode_gb_per_cpu_s": 4.0,
+        "publisher_gb_per_s": 1.0,
+        "publisher_scaling_2_threads": 1.2,
+        "publisher_scaling_2_processes": 1.9,
         **dict.fromkeys(EXACT, 2 * density),
     }
     for density in (0.05, 0.01)

@@ -99,6 +99,11 @@ class _Process:
             raise self._lost() from error
         return self.ready
 
+    def wait(self) -> None:
+        """Until it has begun, or has ended."""
+        if not self.ready:
+            self._connection.poll(None)
+
     def encode(self, number: int, task: Task, run: range, answer_s: float) -> Encoded:
         """Raises EncoderLostError, and what the process raised of the snapshot."""
         try:
@@ -197,6 +202,12 @@ class Encoders:
             except OSError as error:
                 self._starts_left = 0
                 self._tell(f"{self._executable}: {error.strerror}")
+
+    def wait(self) -> None:
+        """Until every process that was started has begun, or is lost: for a bench."""
+        with self._lock:
+            for process in list(self._free):
+                process.wait()
 
     @contextmanager
     def encoding(self, task: Task) -> Iterator[EncodeRun]:
