@@ -21,8 +21,8 @@ def one_at_a_time(elements: int) -> AbstractContextManager[object]:
     """For a row of short numpy calls. Each gives up the GIL, and threads that do so wait for each other at every call.
 
     One thread at a time does that, while others compare, copy and hash: two threads encoded at 1.4 times the speed of
-    one instead of 1.0, and decoded at 1.2 instead of 0.8 when this was written; `python -m bench delta` has what it is
-    now, beside two processes. Calls for many elements are long, and need no such thing.
+    one instead of 1.0, and decoded at 1.2 instead of 0.8 when this was written (`python -m bench delta` has what it is
+    now). Calls for many elements are long, and need no such thing. What processes gain: `chappe.origin.encoders`.
     """
     return _brief if elements < BRIEF_ELEMENTS else nullcontext()
 
