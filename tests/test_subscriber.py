@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from chappe import AsyncSubscriber, Subscriber
+from chappe import AsyncSubscriber, Subscriber, relayd_calls
 from chappe.errors import RelaydUnavailableError, StoreError, UsageError, WaitTimeoutError
 from chappe.loop_thread import shared_loop
 from chappe.relayd_calls import Duty
@@ -202,6 +203,23 @@ def test_ensure_counts_the_gap(relayd: Harness, call: Callable[..., Any]) -> Non
         call("ensure", learner_version=12, max_gap=0, timeout_s=0.2)
 
 
+@pytest.mark.parametrize("timeout_s", [0, -1])
+def test_without_time_to_wait_what_is_there_counts(relayd: Harness, call: Callable[..., Any], timeout_s: float) -> None:
+    with pytest.raises(WaitTimeoutError, match="above 0"):
+        call("wait", timeout_s=timeout_s)
+    relayd.run(relayd.fake.land(11))
+    assert call("wait", newer_than=10, timeout_s=timeout_s).version == 11
+    with pytest.raises(WaitTimeoutError, match="above 11"):
+        call("wait", newer_than=11, timeout_s=timeout_s)
+    assert call("ensure", learner_version=12, max_gap=1, timeout_s=timeout_s).version == 11
+    with pytest.raises(WaitTimeoutError, match="version 12"):
+        call("ensure", learner_version=12, timeout_s=timeout_s)
+    assert call("wait_active", timeout_s=timeout_s).active
+    relayd.run(relayd.fake.wish("standby"))
+    with pytest.raises(WaitTimeoutError, match="active"):
+        call("wait_active", timeout_s=timeout_s)
+
+
 def test_confirm_reaches_relayd(relayd: Harness, call: Callable[..., Any]) -> None:
     relayd.run(relayd.fake.land(5))
     call("confirm", 5)
@@ -228,6 +246,35 @@ def test_an_absent_relayd_is_named_with_its_store(
 ) -> None:
     with pytest.raises(RelaydUnavailableError, match=f"relayd --store {tmp_path}"):
         call(*method)
+
+
+@pytest.mark.parametrize("flavour", [Subscriber, AsyncSubscriber])
+@pytest.mark.parametrize("method", [("wait",), ("ensure", 1), ("wait_active",)])
+def test_the_grace_of_a_relayd_without_a_socket_ends(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flavour: type[Subscriber] | type[AsyncSubscriber],
+    method: tuple[Any, ...],
+) -> None:
+    """Also one that is longer than an attempt that counts as an answer."""
+    clock = itertools.count(step=0.4)
+    monkeypatch.setattr(relayd_calls, "boot_now", lambda: next(clock))
+    subscriber = flavour(tmp_path, relayd_grace_s=5)
+    name, *arguments = method
+
+    async def on_loop() -> Any:
+        return await getattr(subscriber, name)(*arguments)
+
+    with pytest.raises(RelaydUnavailableError, match="does not exist"):
+        getattr(subscriber, name)(*arguments) if flavour is Subscriber else shared_loop().run(on_loop())
+    assert 5 < next(clock) < 20
+
+
+def test_both_flavours_have_the_same_methods() -> None:
+    def methods(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    assert methods(AsyncSubscriber) == methods(Subscriber)
 
 
 def test_a_dead_socket_is_an_absent_relayd(relayd: Harness, call: Call) -> None:
@@ -262,12 +309,11 @@ def test_what_is_wanted_of_a_worker(relayd: Harness, call: Call) -> None:
             call("report", rate)
 
 
-def test_a_worker_on_standby_waits_until_it_is_wanted(relayd: Harness, tmp_path: Path) -> None:
+def test_a_worker_on_standby_waits_until_it_is_wanted(relayd: Harness, call: Callable[..., Any]) -> None:
     relayd.run(relayd.fake.wish("standby"))
-    subscriber = Subscriber(tmp_path, relayd_grace_s=0.3)
     with pytest.raises(WaitTimeoutError, match="active"):
-        subscriber.wait_active(timeout_s=0.2)
-    thread, found = in_thread(lambda: subscriber.wait_active(timeout_s=60))
+        call("wait_active", timeout_s=0.2)
+    thread, found = in_thread(lambda: call("wait_active", timeout_s=60))
     relayd.run(relayd.fake.until_asked_for_duty())
     relayd.run(relayd.fake.wish("active", "a worker is gone"))
     thread.join()

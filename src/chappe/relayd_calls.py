@@ -21,6 +21,7 @@ from chappe.v1 import local_pb2
 
 SOCKET_NAME = "relayd.sock"
 _PRESENT_AFTER_S = 1.0  # a call that lasted so long had a relayd at its other end
+_ANSWER_S = 1.0  # for what a relayd has at hand: who gives no time to wait still asks
 _SOCKET_PATH_BYTES_MAX = 107
 _ABSENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
@@ -87,13 +88,18 @@ class Patience:
         return max(0.0, self._started_s + self._timeout_s - boot_now())
 
     def attempt(self) -> float | None:
-        """A call starts now: its deadline."""
+        """A call starts now, or finds that there is no socket: its deadline."""
         self._attempt_s = boot_now()
-        return self.left_s()
+        return self.left_s() or (None if self._timeout_s is None else _ANSWER_S)
 
     def seen(self) -> None:
         """The relayd has answered."""
         self._absent_since_s = None
+
+    def go_on(self) -> None:
+        """What it answered is not what is waited for."""
+        if self.left_s() == 0:
+            self.timed_out()
 
     def timed_out(self) -> NoReturn:
         raise WaitTimeoutError(f"{self._what} did not come within {self._timeout_s:g} s")
@@ -124,12 +130,13 @@ def watch_request(newer_than: int) -> local_pb2.WatchRequest:
     return local_pb2.WatchRequest(newer_than=newer_than)
 
 
-def ensure_request(learner_version: int, max_gap: int) -> local_pb2.EnsureRequest:
+def ensured(learner_version: int, max_gap: int) -> int:
+    """The oldest version that is new enough; of what is landed, the first at least."""
     if learner_version < 1 or max_gap < 0:
         raise UsageError(
             f"learner_version={learner_version}, max_gap={max_gap}: a version is positive, a gap not negative"
         )
-    return local_pb2.EnsureRequest(learner_version=learner_version, max_gap=max_gap)
+    return max(1, learner_version - max_gap)
 
 
 def confirm_request(version: int, ok: bool, reason: str) -> local_pb2.ConfirmRequest:

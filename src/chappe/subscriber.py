@@ -24,7 +24,7 @@ from chappe.relayd_calls import (
     Patience,
     confirm_request,
     duty_of,
-    ensure_request,
+    ensured,
     rollout_report,
     watch_request,
 )
@@ -58,21 +58,26 @@ class Subscriber:
     def wait(self, newer_than: int = 0, timeout_s: float | None = None) -> Snapshot:
         """Return the first version above `newer_than` that is or becomes current.
 
-        Raises WaitTimeoutError after `timeout_s`, RelaydUnavailableError when no relayd answers.
+        Raises WaitTimeoutError after `timeout_s` (0: of what is there), RelaydUnavailableError when no relayd answers.
         """
+        return self._above(newer_than, f"a version above {newer_than}", timeout_s)
+
+    def _above(self, newer_than: int, what: str, timeout_s: float | None) -> Snapshot:
         request = watch_request(newer_than)
-        patience = Patience(self._endpoint, f"a version above {newer_than}", timeout_s, self._grace_s)
+        patience = Patience(self._endpoint, what, timeout_s, self._grace_s)
         while True:
             error: ChappeError | grpc.RpcError | None = None
+            deadline_s = patience.attempt()
             try:
                 with self._channel() as channel:
-                    call = local_pb2_grpc.LocalStub(channel).Watch(request, timeout=patience.attempt())
+                    call = local_pb2_grpc.LocalStub(channel).Watch(request, timeout=deadline_s)
                     for landed in call:
                         patience.seen()
                         snapshot = self._endpoint.snapshot(landed)
                         if snapshot is not None and snapshot.version > newer_than:
                             call.cancel()
                             return snapshot
+                        patience.go_on()
             except (grpc.RpcError, RelaydUnavailableError) as caught:
                 error = caught
             patience.failed(error)
@@ -83,21 +88,8 @@ class Subscriber:
 
         Raises as `wait` does.
         """
-        request = ensure_request(learner_version, max_gap)
-        patience = Patience(self._endpoint, f"version {learner_version - max_gap}", timeout_s, self._grace_s)
-        while True:
-            error: ChappeError | grpc.RpcError | None = None
-            try:
-                with self._channel() as channel:
-                    landed = local_pb2_grpc.LocalStub(channel).Ensure(request, timeout=patience.attempt())
-                patience.seen()
-                snapshot = self._endpoint.snapshot(landed)
-                if snapshot is not None:
-                    return snapshot
-            except (grpc.RpcError, RelaydUnavailableError) as caught:
-                error = caught
-            patience.failed(error)
-            time.sleep(_RETRY_S)
+        oldest = ensured(learner_version, max_gap)
+        return self._above(oldest - 1, f"version {oldest}", timeout_s)
 
     def confirm(self, version: int, ok: bool = True, reason: str = "") -> None:
         """Under `relayd --install confirm`: say that the engine runs `version` now, or why it does not."""
@@ -129,15 +121,17 @@ class Subscriber:
         patience = Patience(self._endpoint, "being active", timeout_s, self._grace_s)
         while True:
             error: ChappeError | grpc.RpcError | None = None
+            deadline_s = patience.attempt()
             try:
                 with self._channel() as channel:
                     stub = local_pb2_grpc.LocalStub(channel)
-                    call = stub.WatchDuty(local_pb2.DutyRequest(), timeout=patience.attempt())
+                    call = stub.WatchDuty(local_pb2.DutyRequest(), timeout=deadline_s)
                     for state in call:
                         patience.seen()
                         if duty_of(state).active:
                             call.cancel()
                             return duty_of(state)
+                        patience.go_on()
             except (grpc.RpcError, RelaydUnavailableError) as caught:
                 error = caught
             patience.failed(error)
@@ -176,17 +170,22 @@ class AsyncSubscriber:
 
     async def wait(self, newer_than: int = 0, timeout_s: float | None = None) -> Snapshot:
         """Return the first version above `newer_than` that is or becomes current. Raises as `Subscriber.wait` does."""
+        return await self._above(newer_than, f"a version above {newer_than}", timeout_s)
+
+    async def _above(self, newer_than: int, what: str, timeout_s: float | None) -> Snapshot:
         request = watch_request(newer_than)
-        patience = Patience(self._endpoint, f"a version above {newer_than}", timeout_s, self._grace_s)
+        patience = Patience(self._endpoint, what, timeout_s, self._grace_s)
         while True:
             error: ChappeError | grpc.RpcError | None = None
+            deadline_s = patience.attempt()
             try:
                 async with self._channel() as channel:
-                    async for landed in local_pb2_grpc.LocalStub(channel).Watch(request, timeout=patience.attempt()):
+                    async for landed in local_pb2_grpc.LocalStub(channel).Watch(request, timeout=deadline_s):
                         patience.seen()
                         snapshot = self._endpoint.snapshot(landed)
                         if snapshot is not None and snapshot.version > newer_than:
                             return snapshot
+                        patience.go_on()
             except (grpc.aio.AioRpcError, RelaydUnavailableError) as caught:
                 error = caught
             patience.failed(error)
@@ -194,21 +193,8 @@ class AsyncSubscriber:
 
     async def ensure(self, learner_version: int, max_gap: int = 0, timeout_s: float | None = None) -> Snapshot:
         """Return once what is current is at most `max_gap` versions behind the learner. Raises as `wait` does."""
-        request = ensure_request(learner_version, max_gap)
-        patience = Patience(self._endpoint, f"version {learner_version - max_gap}", timeout_s, self._grace_s)
-        while True:
-            error: ChappeError | grpc.RpcError | None = None
-            try:
-                async with self._channel() as channel:
-                    landed = await local_pb2_grpc.LocalStub(channel).Ensure(request, timeout=patience.attempt())
-                patience.seen()
-                snapshot = self._endpoint.snapshot(landed)
-                if snapshot is not None:
-                    return snapshot
-            except (grpc.aio.AioRpcError, RelaydUnavailableError) as caught:
-                error = caught
-            patience.failed(error)
-            await asyncio.sleep(_RETRY_S)
+        oldest = ensured(learner_version, max_gap)
+        return await self._above(oldest - 1, f"version {oldest}", timeout_s)
 
     async def confirm(self, version: int, ok: bool = True, reason: str = "") -> None:
         """Under `relayd --install confirm`: say that the engine runs `version` now, or why it does not."""
@@ -230,6 +216,25 @@ class AsyncSubscriber:
         if not isinstance(state, local_pb2.DutyState):  # its end instead
             self._endpoint.absent("it closed the connection")
         return duty_of(state)
+
+    async def wait_active(self, timeout_s: float | None = None) -> Duty:
+        """Return once this worker's rollouts are wanted. Raises as `Subscriber.wait` does."""
+        patience = Patience(self._endpoint, "being active", timeout_s, self._grace_s)
+        while True:
+            error: ChappeError | grpc.RpcError | None = None
+            deadline_s = patience.attempt()
+            try:
+                async with self._channel() as channel:
+                    stub = local_pb2_grpc.LocalStub(channel)
+                    async for state in stub.WatchDuty(local_pb2.DutyRequest(), timeout=deadline_s):
+                        patience.seen()
+                        if duty_of(state).active:
+                            return duty_of(state)
+                        patience.go_on()
+            except (grpc.aio.AioRpcError, RelaydUnavailableError) as caught:
+                error = caught
+            patience.failed(error)
+            await asyncio.sleep(_RETRY_S)
 
     async def report(self, rollouts_per_s: float) -> Duty:
         """Tell what this worker generates, as measured. Raises RelaydUnavailableError."""
