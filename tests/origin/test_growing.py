@@ -226,6 +226,23 @@ def test_pages_are_told_while_later_blocks_are_made(tmp_path: Path, monkeypatch:
     file.discard()
 
 
+def test_a_prologue_of_many_pages_is_told_once_the_file_is_open(tmp_path: Path) -> None:
+    """As of a model of very many tensors: what names them does not fit into the first pages of a small delta."""
+    names = np.random.default_rng(1).bytes(64 * 3000)
+    tensors = {names[at : at + 64].hex(): np.zeros(1, np.uint8) for at in range(0, len(names), 64)}
+    (tmp_path / "model").mkdir()
+    save_file(tensors, tmp_path / "model" / "model.safetensors")
+    source = scan(tmp_path / "model")
+    file = DeltaFile(Whole(source), full(source), tmp_path, chunk_bytes=16 * KIB)
+    told: list[str] = []
+    file.on_open, file.on_page = (lambda: told.append("open")), (lambda _: told.append("page"))
+    file.encode()
+    file.close(ROOT)
+    served = file.object_manifest("3" * 32).closed(told.count("page"), len(file.last_page), file.payload_bytes)
+    assert (told[0], told.count("open"), served.pages_total > 3) == ("open", 1, True)
+    file.discard()
+
+
 def test_more_than_it_may_have_is_given_up(tmp_path: Path) -> None:
     source = noise(tmp_path / "model", 4)
     file = DeltaFile(Whole(source), full(source), tmp_path, share_max=0.5)

@@ -106,7 +106,7 @@ class DeltaFile:
         self.source = source
         self.manifest = manifest
         self.on_open: Callable[[], None] = _nothing
-        """The file is there, with a prologue. From the thread that encodes, as the next one."""
+        """The file is there, still empty: before any page. From the thread that encodes, as the next one."""
         self.on_page: OnPage = _ignore
         self.last_page: list[bytes] = []
         """Once it is closed."""
@@ -207,8 +207,8 @@ class DeltaFile:
             )
             self._bytes_max = round(self._share_max * self.manifest.payload_bytes) + len(prologue) + BESIDE_BYTES_MAX
             windows = self._open()
+            self.on_open()  # before the prologue: of a snapshot of many tensors it fills pages of its own
             windows.write(prologue)
-            self.on_open()
             self._write_blocks(windows, blocks, threads or THREADS)
 
     def _open(self) -> Windows:
