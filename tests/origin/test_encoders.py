@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import select
@@ -11,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -280,28 +282,207 @@ def test_closed_while_they_work(tmp_path: Path, two: tuple[Base, Snapshot], runn
     assert len(pids(running)) == 2
 
 
+STOPS_IN_AN_ANSWER = """\
+#!{python}
+import os, signal, struct, sys
+from multiprocessing.connection import Connection
+from chappe.origin.encoder import INSTALLED
+connection = Connection(int(sys.argv[3]))
+connection.send_bytes(INSTALLED)
+connection.recv(), connection.recv()
+os.write(connection.fileno(), struct.pack("!i", 1000) + b"half")
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_stopped_in_the_middle_of_an_answer(
+    tmp_path: Path, two: tuple[Base, Snapshot], caplog: pytest.LogCaptureFixture
+) -> None:
+    base, target = two
+    program = tmp_path / "python"
+    program.write_text(STOPS_IN_AN_ANSWER.format(python=sys.executable))
+    program.chmod(0o755)
+    with closing(Encoders(1, executable=str(program))) as made:
+        made.answer_s = 0.3
+        made.start()
+        all_are_up(made)
+        one = encoded(Compared(base, target), target, tmp_path / "one")
+        assert encoded(Compared(base, target, made), target, tmp_path / "two") == one
+        assert not made._all
+    assert "has not answered for 0.3 s" in caplog.text
+
+
+def test_stopped_before_a_task_that_fills_the_connection(
+    two: tuple[Base, Snapshot], running: Encoders, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = two[1]
+    many = Snapshot(target.files, tuple(replace(target.tensors[0], name=f"tensor {i}") for i in range(50_000)))
+    running.answer_s = 0.3
+    for pid in pids(running):
+        os.kill(pid, signal.SIGSTOP)
+    with running.encoding(Task(None, many, "xxh3_128")) as encode:
+        assert encode(range(1)) is None
+        assert encode(range(1)) is None
+    assert not running._all
+    assert "has not answered for 0.3 s" in caplog.text
+
+
+def test_one_that_the_kernel_does_not_let_go_is_left_behind(running: Encoders, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoders, "CLOSE_S", 0.1)
+    stopped = running._all[0]
+    os.kill(stopped.pid, signal.SIGSTOP)
+    with monkeypatch.context() as patched:
+        patched.setattr(stopped._process, "kill", lambda: None)
+        running.close()
+    assert stopped._process.poll() is None
+    stopped._process.kill()
+    stopped._process.wait()
+
+
+def test_an_answer_for_which_there_is_no_memory(
+    two: tuple[Base, Snapshot], running: Encoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is in the middle of a message: the process is of no use any more, and does not stay behind."""
+    begun = pids(running)
+
+    def no_room() -> object:
+        raise MemoryError
+
+    for process in running._all:
+        monkeypatch.setattr(process._connection, "recv", no_room)
+    with running.encoding(Task(None, two[1], "xxh3_128")) as encode, pytest.raises(MemoryError):
+        encode(range(1))
+    assert len(running._all) == len(running._free) == 1
+    running.close()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in begun)
+
+
+def test_closed_and_opened_often() -> None:
+    """What was not lost is started each time."""
+    with closing(Encoders(1)) as made:
+        for _ in range(encoders.STARTS_MAX + 1):
+            made.open()
+            made.start()
+            assert len(made._all) == 1
+            made.close()
+
+
+def _no_more_files(*_: object) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+@pytest.mark.parametrize("call", ["os.dup", "tempfile.TemporaryFile", "subprocess.Popen", "socket.socketpair"])
+def test_where_no_more_files_can_be_open(
+    call: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    module, name = call.split(".")
+    before = set(os.listdir("/proc/self/fd"))
+    with closing(Encoders(2)) as made:
+        with monkeypatch.context() as patched:
+            patched.setattr(getattr(encoders, module), name, lambda *_, **__: _no_more_files())
+            made.start()
+        assert not made._all
+        assert set(os.listdir("/proc/self/fd")) == before
+    assert "Too many open files" in caplog.text
+
+
+@pytest.mark.parametrize("executable", [None, ""])
+def test_a_program_that_has_python_built_in(executable: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    assert Encoders().processes == Encoders(2).processes == 0
+
+
+def test_a_frozen_program_is_not_started_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert Encoders().processes == Encoders(2).processes == 0
+
+
+IMPORTER = """
+import os, sys
+before = next(number for number, entry in enumerate(sys.path) if "site-packages" in entry)
+{how}
+os.chdir("/")
+from chappe.origin.encoders import Encoders
+encoders = Encoders(1)
+encoders.start()
+encoders._all[0]._connection.poll(None)
+print(encoders._take() is not None)
+"""
+
+
+@pytest.mark.parametrize("flags", [["-I"], ["-E"], []])
+def test_modules_are_found_as_in_the_publisher(tmp_path: Path, flags: list[str]) -> None:
+    """Where the packages are there is also something by the name of a module of Python's; what the environment names
+    counts as little as it did there."""
+    site = packages_in(tmp_path)
+    (site / "dataclasses.py").write_text("raise ImportError('of another Python')")
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    (hostile / "numpy.py").write_text("raise ImportError('not the one')")
+    how, given = f"sys.path.insert(before, {str(site)!r})", {"PYTHONPATH": str(hostile)} if flags else {}
+    assert imported([*flags, "-c", IMPORTER.format(how=how)], tmp_path, given) == ("True\n", "")
+
+
+def test_modules_that_were_found_from_another_folder(tmp_path: Path) -> None:
+    how = f"sys.path.insert(before, {packages_in(tmp_path).name!r}); import chappe.origin.encoders"
+    assert imported(["-c", IMPORTER.format(how=how)], tmp_path, {}) == ("True\n", "")
+
+
+def packages_in(folder: Path) -> Path:
+    site = folder / "site:packages"
+    site.mkdir()
+    (site / "chappe").symlink_to(Path(encoders.__file__).parents[1])
+    return site
+
+
+def imported(arguments: list[str], folder: Path, given: dict[str, str]) -> tuple[str, str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | given
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    return done.stdout, done.stderr
+
+
+def test_an_editor_s_lock_is_no_file_of_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one.py").write_text("")
+    monkeypatch.setattr(encoder.chappe, "__file__", str(tmp_path / "__init__.py"))
+    alone = encoder._installed()
+    (tmp_path / ".#one.py").symlink_to("me@host.1234")
+    assert encoder._installed() == alone
+    (tmp_path / "two.py").write_text("")
+    assert encoder._installed() != alone
+
+
 PUBLISHER = """
 import os, sys
+from pathlib import Path
+from chappe.origin.encoder import Task
 from chappe.origin.encoders import Encoders
+from chappe.origin.scan import scan
 encoders = Encoders(2)
 encoders.start()
 for process in encoders._all:
     process._connection.poll(None)
+    process.look()
+if sys.argv[1] == "forks":  # while one of them waits, and the other one's answer is not read
+    connection = encoders._all[0]._connection
+    connection.send((1, Task(None, scan(Path(sys.argv[2])), "xxh3_128")))
+    connection.send((1, range(1, 4)))  # more than the connection holds
+    connection.poll(None)
+if sys.argv[1] == "forks" and os.fork() == 0:
+    os.read(0, 1)  # as long as the test: holds the connections
+    os._exit(0)
 print(*[process.pid for process in encoders._all], flush=True)
-if sys.argv[1] == "forks":
-    reading, writing = os.pipe()
-    if os.fork() == 0:
-        os.close(writing)
-        os.read(reading, 1)  # as long as the test: holds the connections
-        os._exit(0)
 sys.stdin.read()
 """
 
 
 @pytest.mark.parametrize("case", ["alone", "forks"])
-def test_they_end_with_the_publisher(case: str) -> None:
+def test_they_end_with_the_publisher(case: str, tmp_path: Path) -> None:
+    snapshot(tmp_path / "published")
     with subprocess.Popen(
-        [sys.executable, "-c", PUBLISHER, case], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PUBLISHER, case, str(tmp_path / "published")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as publisher:
         assert publisher.stdout is not None
         children = [int(pid) for pid in publisher.stdout.readline().split()]
@@ -335,10 +516,19 @@ def test_when_they_are_started() -> None:
 @pytest.mark.parametrize("hands", [1, 2, 8, 32])
 @pytest.mark.parametrize("total", [0, 1, 7, 64, 500, 10_000])
 def test_runs_are_all_blocks_in_order(total: int, hands: int) -> None:
-    runs = list(runs_of(total, hands))
+    runs = list(runs_of(total, hands, lambda _: 2 << 20))
     assert [ordinal for run in runs for ordinal in run] == list(range(total))
     assert all(len(run) == 1 for run in runs[: 2 * hands])
     assert all(len(run) <= encoder.RUN_BLOCKS_MAX for run in runs)
+
+
+def test_runs_are_bounded_by_their_bytes() -> None:
+    """Of wide elements as well: what does not get smaller is in memory as it is."""
+    sizes = [100, *[8 << 20] * 300, *[4 << 20] * 300, 7, *[40 << 20] * 2, *[1 << 20] * 300]
+    runs = list(runs_of(len(sizes), 2, sizes.__getitem__))
+    assert [ordinal for run in runs for ordinal in run] == list(range(len(sizes)))
+    assert all(len(run) == 1 or sum(sizes[ordinal] for ordinal in run) <= encoder.RUN_BYTES_MAX for run in runs)
+    assert {len(run) for run in runs} == {1, 2, 3, 4, 8}
 
 
 def test_leaves_of_what_is_read_in_a_row(tmp_path: Path) -> None:

@@ -100,7 +100,8 @@ def made_in_runs(
         closing(BlockMaker(task, plan)) as maker,
         nullcontext(_nobody) if encoders is None else encoders.encoding(task) as encode,
     ):
-        for encoded in mapper(lambda run: encode(run) or maker.encode(run), runs_of(plan.blocks_total, hands)):
+        runs = runs_of(plan.blocks_total, hands, lambda ordinal: plan.block(ordinal).length)
+        for encoded in mapper(lambda run: encode(run) or maker.encode(run), runs):
             seen(encoded.leaves)
             yield from encoded.blocks
 

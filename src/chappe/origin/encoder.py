@@ -14,7 +14,8 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -39,7 +40,9 @@ from chappe.payload.table import SnapshotTable
 PARENT_LOOK_S = 5.0
 """How long the process outlives a publisher of which a forked child still holds the connection."""
 RUN_BLOCKS_MAX = 8
-"""Of 2^20 elements each: large against the cost of handing it over, small against what may wait in memory."""
+RUN_BYTES_MAX = 16 << 20
+"""Large against the cost of handing it over, small against what may wait in memory: a run that a thread waits for, or
+that waits for the ones before it, is there twice for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,9 @@ def _installed() -> bytes:
     home = Path(chappe.__file__).parent
     hasher = XXH3_128.start()
     for path in sorted(home.rglob("*.py")):
-        now = path.stat()
-        hasher.update(f"{path.relative_to(home)} {now.st_size} {now.st_mtime_ns}\n".encode())
+        with contextlib.suppress(FileNotFoundError):  # an editor's lock is a symlink to nowhere
+            now = path.stat()
+            hasher.update(f"{path.relative_to(home)} {now.st_size} {now.st_mtime_ns}\n".encode())
     return hasher.digest()
 
 
@@ -90,13 +94,16 @@ def plan_of(base: Snapshot | None, target: Snapshot) -> DeltaPlan:
     return DeltaPlan.between(table_of(base), table_of(target))
 
 
-def runs_of(blocks_total: int, hands: int) -> Iterator[range]:
+def runs_of(blocks_total: int, hands: int, bytes_of: Callable[[int], int]) -> Iterator[range]:
     """All blocks, in rows for so many hands: short ones first, so that chunks leave at once, then longer ones, but not
-    so long that one hand has much to do when the others have finished."""
+    so long that one hand has much to do when the others have finished. `bytes_of` tells a block's."""
     longest = max(1, min(RUN_BLOCKS_MAX, blocks_total // (4 * hands)))
     start, given, length = 0, 0, 1
     while start < blocks_total:
-        stop = min(start + length, blocks_total)
+        stop, run_bytes = start + 1, bytes_of(start)
+        while stop < min(start + length, blocks_total) and run_bytes + bytes_of(stop) <= RUN_BYTES_MAX:
+            run_bytes += bytes_of(stop)
+            stop += 1
         yield range(start, stop)
         start, given = stop, given + 1
         if given % (2 * hands) == 0:
@@ -184,15 +191,12 @@ class BlockMaker:
         self._old.close()
 
 
-def serve(connection: Connection, publisher: int) -> None:
-    """Until the connection ends, or the process `publisher` is no longer this one's parent."""
+def serve(connection: Connection) -> None:
+    """Until the connection ends."""
     tasks: dict[int, Task] = {}
     makers: dict[int, BlockMaker] = {}
     connection.send_bytes(INSTALLED)
     while True:
-        while not connection.poll(PARENT_LOOK_S):
-            if os.getppid() != publisher:
-                return
         number, order = connection.recv()
         if isinstance(order, Task):
             tasks[number] = order
@@ -210,11 +214,20 @@ def serve(connection: Connection, publisher: int) -> None:
             connection.send(answer)
 
 
+def _end_with(publisher: int) -> None:
+    """Also where the connection does not end, because a child that it forked holds that; and also while an answer is
+    sent that nobody reads."""
+    while os.getppid() == publisher:
+        time.sleep(PARENT_LOOK_S)
+    os._exit(0)
+
+
 def main() -> None:
     """Arguments: the connection's descriptor, and the publisher's process. Not a module to run: messages name their
     classes by where both ends find them."""
     raise_thresholds()
     connection = Connection(int(sys.argv[1]))
+    threading.Thread(target=_end_with, args=(int(sys.argv[2]),), daemon=True).start()
     # The publisher is closed, or was killed:
     with closing(connection), contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
-        serve(connection, int(sys.argv[2]))
+        serve(connection)

@@ -8,7 +8,7 @@ threads and a GPU. It opens the files itself, so that only encoded blocks go thr
 
     a process   cannot start, or of other files       the threads encode; told once, with what it printed
                 dies or is killed with a run          the run is made again here; the others go on
-                stops answering                       killed after `ANSWER_S`; as above
+                stops answering                       killed after `ANSWER_S`, also in the middle of a message; as above
                 reads what has changed                raises the same error as a thread would
     publisher   is closed, or dies                    the connection ends, and with it the process
                 forks, and dies                       the process sees another parent within `PARENT_LOOK_S`
@@ -20,12 +20,14 @@ import contextlib
 import logging
 import os
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -47,10 +49,10 @@ ANSWER_S = 30.0
 """A run takes a tenth of a second at most, unless the host swaps or a network file system hangs."""
 CLOSE_S = 2.0
 STARTS_MAX = 3
-"""Of each process, lost ones counted: what dies that often is not started again."""
+"""Of each process, those counted that were lost: what dies that often is not started again."""
 _PRINTED_BYTES = 2000
 _GREETING_BYTES_MAX = 200
-_PROGRAM = "from chappe.origin.encoder import main; main()"
+_PROGRAM = "import sys; sys.path = sys.argv[3:]; from chappe.origin.encoder import main; main()"
 
 
 class EncoderLostError(ChappeError):
@@ -64,25 +66,23 @@ class _Process:
         """Raises OSError."""
         self.ready = False
         self._tasks: set[int] = set()  # that it has been told of
-        self._socket, theirs = socket.socketpair()
-        self._printed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
-        try:
-            self._process = subprocess.Popen(
-                [executable, "-c", _PROGRAM, str(theirs.fileno()), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._printed,
-                pass_fds=[theirs.fileno()],
-                process_group=0,  # it must not hear what interrupts the trainer at its terminal
-                env=_environment(),
-            )
-        except OSError:
-            self._socket.close()
-            self._printed.close()
-            raise
-        finally:
-            theirs.close()
-        self._connection = Connection(os.dup(self._socket.fileno()))
+        with ExitStack() as undo:
+            self._socket, theirs = socket.socketpair()
+            undo.callback(self._socket.close)
+            with closing(theirs):
+                self._connection = Connection(os.dup(self._socket.fileno()))
+                undo.callback(self._connection.close)
+                self._printed: IO[bytes] = undo.enter_context(tempfile.TemporaryFile())
+                self._process = subprocess.Popen(  # the last that may fail: nobody would wait for its end
+                    [executable, *_flags(), "-c", _PROGRAM, str(theirs.fileno()), str(os.getpid()), *_path()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._printed,
+                    pass_fds=[theirs.fileno()],
+                    process_group=0,  # it must not hear what interrupts the trainer at its terminal
+                    env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},  # numpy's own, of no use
+                )
+            undo.pop_all()
 
     @property
     def pid(self) -> int:
@@ -106,14 +106,18 @@ class _Process:
 
     def encode(self, number: int, task: Task, run: range, answer_s: float) -> Encoded:
         """Raises EncoderLostError, and what the process raised of the snapshot."""
+        self._wait_at_most(answer_s)
+        silent = f"process {self.pid} has not answered for {answer_s:g} s"
         try:
             if number not in self._tasks:
                 self._tasks.add(number)
                 self._connection.send((number, task))
             self._connection.send((number, run))
             if not self._connection.poll(answer_s):
-                raise EncoderLostError(f"process {self.pid} has not answered for {answer_s:g} s")
+                raise EncoderLostError(silent)
             answer = self._connection.recv()
+        except BlockingIOError as error:
+            raise EncoderLostError(silent) from error
         except (EOFError, OSError) as error:
             raise self._lost() from error
         if isinstance(answer, ChappeError):
@@ -128,6 +132,12 @@ class _Process:
         with contextlib.suppress(OSError):  # it is found lost when it is asked again
             for number in over:
                 self._connection.send((number, None))
+
+    def _wait_at_most(self, wait_s: float) -> None:
+        """For each part of a message: a process that is stopped, or hangs, is so in the middle of one as well."""
+        limit = struct.pack("@ll", int(wait_s), round(wait_s % 1 * 1e6))
+        for way in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, way, limit)
 
     def _lost(self) -> EncoderLostError:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -148,7 +158,8 @@ class _Process:
             self._process.wait(wait_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel does not let it go: a file system hangs
+                self._process.wait(CLOSE_S)
         self._connection.close()
         self._socket.close()
         self._printed.close()
@@ -161,12 +172,15 @@ EncodeRun: TypeAlias = Callable[[range], Encoded | None]
 class Encoders:
     """Safe from any thread. `start` returns at once: until processes are up, whoever asks is told to do it alone."""
 
-    def __init__(self, processes: int | None = None, *, executable: str = sys.executable) -> None:
-        """`processes` None: as many as this process may use cores, up to `PROCESSES_MAX`; with one core, or 0, none."""
-        cores = len(os.sched_getaffinity(0))
+    def __init__(self, processes: int | None = None, *, executable: str | None = None) -> None:
+        """`processes` None: as many as this process may use cores, up to `PROCESSES_MAX`; with one core, or 0, none.
+        `executable` None: this process's Python; none are started where that is not known."""
+        self._executable = _python() if executable is None else executable
+        cores = len(os.sched_getaffinity(0)) if self._executable else 0
         self.processes = processes if processes is not None else min(cores, PROCESSES_MAX) if cores > 1 else 0
+        if not self._executable:
+            self.processes = 0
         self.answer_s = ANSWER_S
-        self._executable = executable
         self._seen = False
         self._lock = threading.Lock()
         self._all: list[_Process] = []
@@ -235,6 +249,9 @@ class Encoders:
         except ChappeError:
             self._give_back(process)
             raise
+        except BaseException as error:  # no memory for the answer, say: the rest of it is still to come
+            self._drop(process, repr(error))
+            raise
         self._give_back(process)
         return encoded
 
@@ -244,10 +261,12 @@ class Encoders:
             self._closed = True
             processes, self._all = self._all, []
             free, self._free = self._free, []
+            self._starts_left += len(processes)  # they were not lost
         for process in processes:
             process.end()
+        until_s = time.monotonic() + CLOSE_S
         for process in free:
-            process.reap()
+            process.reap(max(0.0, until_s - time.monotonic()))
 
     def _take(self) -> _Process | None:
         lost: list[_Process] = []
@@ -279,7 +298,7 @@ class Encoders:
         if not known:  # closed meanwhile
             process.reap()
 
-    def _drop(self, process: _Process, why: EncoderLostError) -> None:
+    def _drop(self, process: _Process, why: object) -> None:
         with self._lock:
             if process in self._all:
                 self._all.remove(process)
@@ -292,9 +311,17 @@ class Encoders:
             log.warning("an encoder is lost, and its blocks are made by threads, more slowly: %s", why)
 
 
-def _environment() -> dict[str, str]:
-    """This process's, in which the same `chappe` is found, and numpy starts no threads of its own."""
+def _python() -> str:
+    """Empty where there is none to start: in a program that has Python built in, and may be started by its own name."""
+    return "" if getattr(sys, "frozen", False) else sys.executable or ""
+
+
+def _flags() -> list[str]:
+    return ["-I"] if sys.flags.isolated else ["-E"] if sys.flags.ignore_environment else []
+
+
+def _path() -> list[str]:
+    """Where modules are found here, in this order: site-packages before Python's own would hide some of those."""
+    path = [entry for entry in sys.path if isinstance(entry, str) and entry]
     home = str(Path(chappe.__file__).parent.parent)
-    before = os.environ.get("PYTHONPATH")
-    path = os.pathsep.join([home, before] if before else [home])
-    return os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    return path if home in path else [home, *path]  # found from a folder that may not be the current one any more
