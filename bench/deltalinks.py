@@ -1,15 +1,16 @@
 """`python -m bench delta-links`: how long a small delta takes to all workers over shaped links.
 
-The workers hold a version, the publisher keeps it as its base, and versions of which about 1 % has changed follow.
-Times are told apart: from `chappe publish` (a process that starts) until the first byte is asked for; from there
-until the heads of all chains have every chunk, which waits for the publisher to compare, encode and hash, since a
-delta travels while it is made; and until the last worker has. The whole from the first byte on is compared with the
-time that the payload alone takes over one such link, and with the same including what Ethernet, IP and TCP add to it;
-so is what the chains add behind their heads, which is all that relaying costs. A second table says where the time goes,
-from what the publisher and the relays log. One machine plays all hosts: what its relays computed is told as well, and
-where that, divided by the cores, comes near the time until all have received it, the cores are measured, not the links
-(two cores, 8 workers, 128 MiB: 3.2 CPU s of applying starve the publisher's encoder; at first chunks it does not show).
-With --late no relay applies before all is received (`bench.late_relayd`), as if it did that on a host of its own.
+The workers hold a version, the publisher keeps it as its base, and versions of which about 1 % has changed follow. A
+trainer with a publisher open sends them; with --command each is a `chappe publish`, a process that starts. Times are
+told apart: from there until the first byte is asked for; from then until the heads of all chains have every chunk,
+which waits for the publisher to compare, encode and hash, since a delta travels while it is made; and until the last
+worker has. The whole from the first byte on is compared with the time that the payload alone takes over one such link,
+and with the same including what Ethernet, IP and TCP add to it; so is what the chains add behind their heads, which is
+all that relaying costs. A second table says where the time goes, from what the publisher and the relays log. One
+machine plays all hosts: what its relays computed is told as well, and where that, divided by the cores, comes near the
+time until all have received it, the cores are measured, not the links (two cores, 8 workers, 128 MiB: 3.2 CPU s of
+applying starve the publisher's encoder; at first chunks it does not show). With --late no relay applies before all is
+received (`bench.late_relayd`), as if it did that on a host of its own.
 """
 
 from __future__ import annotations
@@ -18,15 +19,13 @@ import json as jsonlib
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
-from safetensors.numpy import save_file
 
 from bench import phases, scratch
 from bench.deltaland import touch_memory
@@ -34,7 +33,7 @@ from bench.fleet import ShapedFleet, Worker
 from bench.hop import cpu_s
 from bench.links import Link
 from bench.results import RESULTS, write_results
-from bench.updates import Bf16, learning_rate_for, to_bf16
+from bench.trainerhost import GO, Versions
 from chappe.cli.interrupt import run_interruptible
 from chappe.cli.process import FleetError
 from chappe.cli.settings import Flat, Rate, Settings, Size
@@ -64,6 +63,8 @@ class DeltaLinksSettings(Settings):
     """The trainer's uplink is so many times a worker's link: so many chains."""
     repeats: int = 5
     """Versions after the first one."""
+    command: bool = False
+    """Each version by a `chappe publish` of its own, instead of by a trainer that has a publisher open."""
     late: bool = False
     """Relays apply when they have received: what is installed says nothing then."""
     directory: Path = Path("/dev/shm")
@@ -100,48 +101,52 @@ async def _measure(settings: DeltaLinksSettings, json: bool) -> int:
 async def _fleet(settings: DeltaLinksSettings, bw: float, directory: Path) -> list[Row]:
     link = Link(bw, bw)
     workers = [Worker(f"w{number}", link) for number in range(1, settings.workers + 1)]
-    versions = _Versions(settings.size, settings.density)
     runs: list[Row] = []
     uplink = Link(settings.streams * bw, settings.streams * bw)
     module = "bench.late_relayd" if settings.late else "relayd"
     async with ShapedFleet(directory, uplink, workers, relay_module=module) as fleet:
-        for version in range(1, settings.repeats + 2):
-            snapshot = versions.write(directory / "snapshot")
-            before_s, before_cpu_s = time.time(), _cpu_s(fleet, workers)
-            flags = ("--version", str(version), "--log-level", "info", "--log-format", "json")
-            publish = await fleet.start_publish(snapshot, *flags, payload="auto", base_cache=str(directory / "base"))
-            output = await publish.output()
-            if publish.returncode != 0:
-                raise FleetError(f"chappe publish failed:\n{publish.tail()}")
-            result = jsonlib.loads(output)
+        async for version, before_s, result, relays_cpu_s in _published(settings, directory, fleet):
             if result["kind"] == "delta":
                 run = _run(fleet, [w.name for w in workers], bw, version, before_s, result)
-                runs.append(run | {"relays_cpu_s": _cpu_s(fleet, workers) - before_cpu_s})
+                runs.append(run | {"relays_cpu_s": relays_cpu_s})
             elif version > 1:
                 raise FleetError(f"version {version} was sent as {result['kind']}: {result.get('payload_reason')}")
     return runs
 
 
-def _cpu_s(fleet: ShapedFleet, workers: Sequence[Worker]) -> float:
-    return sum(cpu_s(fleet.processes[worker.name]) for worker in workers)
-
-
-class _Versions:
-    """Snapshots of one growing training run, each written over the one before it: the publisher has its own copy."""
-
-    def __init__(self, size_bytes: int, density: float) -> None:
-        self._rng = np.random.default_rng(0)
-        self._masters = self._rng.standard_normal(size_bytes // 2, np.float32) * np.float32(0.02)
-        self._step = np.float32(learning_rate_for(density))
-
-    def write(self, directory: Path) -> Path:
-        directory.mkdir(exist_ok=True)
-        values: Bf16 = to_bf16(self._masters)
-        save_file({"model.weight": values}, directory / "model.safetensors", metadata={"format": "np"})
-        self._masters -= self._step * np.clip(
-            self._rng.standard_normal(self._masters.size, np.float32) * np.float32(0.35), -1, 1
+async def _published(
+    settings: DeltaLinksSettings, directory: Path, fleet: ShapedFleet
+) -> AsyncIterator[tuple[int, float, Row, float]]:
+    """Each version, when its publication was begun, what came of it, and what the relays computed meanwhile."""
+    total = settings.repeats + 1
+    if settings.command:
+        versions = Versions(settings.size, settings.density)
+        for version in range(1, total + 1):
+            snapshot = versions.write(directory / "snapshot")
+            before_s, before_cpu_s = time.time(), _cpu_s(fleet)
+            flags = ("--version", str(version), "--log-level", "info", "--log-format", "json")
+            publish = await fleet.start_publish(snapshot, *flags, payload="auto", base_cache=str(directory / "base"))
+            output = await publish.output()
+            if publish.returncode != 0:
+                raise FleetError(f"chappe publish failed:\n{publish.tail()}")
+            yield version, before_s, jsonlib.loads(output), _cpu_s(fleet) - before_cpu_s
+        return
+    run = {"directory": str(directory), "size": settings.size, "density": settings.density, "versions": total}
+    trainer = await fleet.start_trainer("bench.trainerhost", run)
+    await trainer.wait_ready()
+    for version in range(1, total + 1):
+        if version > 1:
+            await trainer.logged(lambda line, v=version: (line.get("event"), line.get("version")) == ("trained", v))
+        before_cpu_s = _cpu_s(fleet)
+        trainer.send_signal(GO)
+        said = await trainer.logged(
+            lambda line, v=version: (line.get("event"), line.get("version")) == ("published", v)
         )
-        return directory
+        yield version, said["started_s"], said["result"], _cpu_s(fleet) - before_cpu_s
+
+
+def _cpu_s(fleet: ShapedFleet) -> float:
+    return sum(cpu_s(fleet.processes[worker.name]) for worker in fleet.workers)
 
 
 def _run(fleet: ShapedFleet, names: Sequence[str], bw: float, version: int, before_s: float, result: Row) -> Row:

@@ -18,7 +18,7 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -183,6 +183,17 @@ class ShapedFleet:
         if host.link.up_bytes_per_s is not None:
             arguments += ["--uplink", f"{round(host.link.up_bytes_per_s)}B"]
         return await self._start("publish", "trainer", "chappe.cli.main", arguments, capture_stdout=True)
+
+    async def start_trainer(self, module: str, run: Mapping[str, Any]) -> Process:
+        """A program of the bench on the trainer host, with a publisher of its own. It is given `run` as JSON, and in it
+        the coordinator and where to listen; in `processes` it is `publish`."""
+        host = self.network.hosts["trainer"]
+        where = {
+            "coordinator": self.address,
+            "listen": f"{host.address}:{DATA_PORT}",
+            "uplink": host.link.up_bytes_per_s,
+        }
+        return await self._start("publish", "trainer", module, [json.dumps({**where, **run})])
 
     async def status(self) -> Status:
         """What `chappe status --json` says. Raises FleetError when the coordinator does not answer."""
