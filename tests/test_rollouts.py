@@ -101,6 +101,31 @@ def test_weights_that_cannot_be_loaded_leave_the_version_before_in_use(relayd: H
     assert answers == [(1, True, ""), (2, False, "MemoryError: no room for it"), (3, True, "")]
 
 
+@pytest.mark.parametrize("again", ["refresh", "dispatch"])
+def test_a_relayd_that_restarts_while_weights_are_loaded_hears_of_it_later(
+    relayd: Harness, tmp_path: Path, again: str
+) -> None:
+    relayd.run(relayd.fake.land(1))
+    session = RolloutSession(tmp_path, load=lambda _: relayd.run(relayd.fake.stop()), confirm=True)
+    assert session.refresh()
+    assert session.dispatch().version == 1  # nobody is there to be told, and nobody is needed
+    relayd.run(relayd.fake.start())
+    for _ in range(2):
+        getattr(session, again)()
+    assert [(c.version, c.ok) for c in relayd.fake.confirmed] == [(1, True)]
+
+
+def test_what_load_raises_comes_through_also_where_no_relayd_hears_it(relayd: Harness, tmp_path: Path) -> None:
+    relayd.run(relayd.fake.land(1))
+
+    def load(_: Snapshot) -> None:
+        relayd.run(relayd.fake.stop())
+        raise MemoryError("no room for it")
+
+    with pytest.raises(MemoryError):
+        RolloutSession(tmp_path, load=load, confirm=True).refresh()
+
+
 def test_nothing_is_stamped_while_weights_change(relayd: Harness, tmp_path: Path) -> None:
     relayd.run(relayd.fake.land(1))
     changing, go_on = threading.Event(), threading.Event()

@@ -120,7 +120,8 @@ class RolloutSession:
       version before stays in use and the error is the caller's. An engine whose running requests do not bear new
       weights waits for them there.
     - `max_gap`: versions that this worker may be behind the learner of a request (sequential mode).
-    - `confirm`: under `relayd --install confirm`, say after `load` how it went.
+    - `confirm`: under `relayd --install confirm`, say after `load` how it went; what a relayd that is absent does not
+      hear, the next `refresh` or `dispatch` says.
     - `report_s`: how long a rate is measured before it is reported; zero never reports.
     """
 
@@ -146,6 +147,7 @@ class RolloutSession:
         self._id = uuid4().hex
         self._sequence = itertools.count()
         self._snapshot: Snapshot | None = None
+        self._unheard = 0  # a version that is loaded, and no relayd was there to be told
         self._loading = threading.Lock()  # held while weights change: whoever is stamped meanwhile would lie
         self._counting = threading.Lock()
         self._pace = _Pace(now)
@@ -162,7 +164,9 @@ class RolloutSession:
         """Load what has landed, if it is newer than what is loaded. Raises RelaydUnavailableError, what `load` does."""
         with self._loading:
             newest = self._subscriber.current()
-            return newest is not None and self._take(newest)
+            taken = newest is not None and self._take(newest)
+            self._say_again()
+            return taken
 
     def dispatch(self, learner_version: int | None = None, timeout_s: float | None = None) -> Dispatch:
         """Begin a piece of work, with weights at most `max_gap` versions behind `learner_version` when that is given.
@@ -179,6 +183,7 @@ class RolloutSession:
         with self._loading:
             if newer is not None:
                 self._take(newer)
+            self._say_again()
             assert self._snapshot is not None
             dispatch = Dispatch(self, self._snapshot)
             with self._counting:
@@ -193,12 +198,34 @@ class RolloutSession:
                 self._load(snapshot)
         except Exception as error:
             if self._confirm:
-                self._subscriber.confirm(snapshot.version, ok=False, reason=f"{type(error).__name__}: {error}")
+                self._refuse(snapshot.version, f"{type(error).__name__}: {error}")
             raise
         self._snapshot = snapshot
+        self._unheard = 0
         if self._confirm:
-            self._subscriber.confirm(snapshot.version)
+            try:
+                self._subscriber.confirm(snapshot.version)
+            except RelaydUnavailableError as error:
+                self._unheard = snapshot.version
+                log.info("version %d is loaded, not yet confirmed: %s", snapshot.version, error)
         return True
+
+    def _refuse(self, version: int, reason: str) -> None:
+        """The caller gets what `load` raised, whoever hears this."""
+        try:
+            self._subscriber.confirm(version, ok=False, reason=reason)
+        except ChappeError as error:
+            log.warning("version %d is refused, which relayd did not hear: %s", version, error)
+
+    def _say_again(self) -> None:
+        """What the relayd has not heard."""
+        if not self._unheard:
+            return
+        try:
+            self._subscriber.confirm(self._unheard)
+            self._unheard = 0
+        except ChappeError as error:  # absent, just starting, or it has newer ones only, which the engine will take
+            log.debug("version %d is still not confirmed: %s", self._unheard, error)
 
     # ---- work ------------------------------------------------------------------------------------------------------
 
