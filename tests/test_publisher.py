@@ -541,3 +541,26 @@ def test_settings_are_checked_when_they_are_given(arguments: dict[str, Any], nam
 async def test_it_has_to_be_open(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="with"):
         await AsyncPublisher("127.0.0.1:7400").publish(tmp_path)
+
+
+async def test_encoders_end_also_when_nobody_waits_for_the_close(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = await AsyncPublisher(str(coordinator.address), base_cache=False, encoders=1).open()
+    publisher._encoders.start()
+    assert len(publisher._encoders._all) == 1
+    node, leaving = publisher._opened(), asyncio.Event()
+
+    async def leave(_timeout_s: float) -> None:
+        leaving.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node, "leave", leave)
+        closing = asyncio.create_task(publisher.close())
+        await leaving.wait()
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    assert not publisher._encoders._all
+    await node.close(0.0)

@@ -73,6 +73,9 @@ class ChunkMismatchError(PeerError):
         super().__init__(f"chunk {chunk} does not match its page")
         self.chunk = chunk
 
+    def __reduce__(self) -> tuple[type[ChunkMismatchError], tuple[int]]:
+        return type(self), (self.chunk,)
+
 
 class CodecError(PeerError):
     """A chunk of a delta or of a compressed snapshot that no encoder makes, or that does not fit its snapshot."""

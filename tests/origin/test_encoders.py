@@ -7,6 +7,7 @@ import logging
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -218,6 +219,60 @@ def test_what_a_process_printed_is_told(caplog: pytest.LogCaptureFixture, tmp_pa
         made._all[0]._process.wait()
         assert made._take() is None
     assert "has ended with code 3: no room for numpy" in caplog.text
+
+
+def test_one_that_ended_while_something_forked_holds_its_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fork between two steps of its start: the connection does not tell of the end."""
+    pairs: list[socket.socket] = []
+
+    def pair() -> tuple[socket.socket, socket.socket]:
+        ours, theirs = made_pair()
+        pairs.append(theirs.dup())
+        return ours, theirs
+
+    made_pair = socket.socketpair
+    monkeypatch.setattr(socket, "socketpair", pair)
+    with closing(Encoders(1, executable="/bin/false")) as made:
+        made.start()
+        made._all[0]._process.wait()
+        assert made._take() is None
+        assert not made._all
+    assert "ended with code 1" in caplog.text
+    pairs[0].close()
+
+
+FAILS = """\
+#!{python}
+import sys
+from chappe.origin import encoder
+
+def fail(self, run):
+    raise ValueError("what nobody has thought of")
+
+encoder.BlockMaker.encode = fail
+sys.argv[1:3] = []
+encoder.main()
+"""
+
+
+def test_an_error_that_nobody_has_thought_of_is_a_lost_process(
+    tmp_path: Path, two: tuple[Base, Snapshot], caplog: pytest.LogCaptureFixture
+) -> None:
+    base, target = two
+    program = tmp_path / "python"
+    program.write_text(FAILS.format(python=sys.executable))
+    program.chmod(0o755)
+    one = encoded(Compared(base, target), target, tmp_path / "one")
+    with closing(Encoders(2, executable=str(program))) as made:
+        made.start()
+        all_are_up(made)
+        begun = pids(made)
+        assert encoded(Compared(base, target, made), target, tmp_path / "two") == one
+        assert not made._all
+    assert not any(Path(f"/proc/{pid}").exists() for pid in begun)
+    assert "ValueError: what nobody has thought of" in caplog.text
 
 
 def test_another_installation_is_of_no_use(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -95,6 +95,8 @@ class _Process:
                 if self._connection.recv_bytes(_GREETING_BYTES_MAX) != INSTALLED:
                     raise EncoderLostError("chappe was installed anew since this publisher was started")
                 self.ready = True
+            elif not self.ready and self._process.poll() is not None:  # and something forked holds its end
+                raise self._lost()
         except (EOFError, OSError) as error:
             raise self._lost() from error
         return self.ready

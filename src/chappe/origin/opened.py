@@ -105,13 +105,15 @@ class OpenOrigin:
                     "had finished"
                 )
             )
-        await node.leave(CLOSE_TIMEOUT_S)
-        for job in list(self._jobs):
-            await job.release()
-        await node.close(CLOSE_TIMEOUT_S)
-        await self._bases.close()
-        self._payloads.close()
-        await asyncio.get_running_loop().run_in_executor(None, self._encoders.close)
+        try:
+            await node.leave(CLOSE_TIMEOUT_S)
+            for job in list(self._jobs):
+                await job.release()
+            await node.close(CLOSE_TIMEOUT_S)
+            await self._bases.close()
+            self._payloads.close()
+        finally:  # also when nobody waits for all that any more
+            await asyncio.get_running_loop().run_in_executor(None, self._encoders.close)
 
     async def __aenter__(self) -> Self:
         return await self.open()
