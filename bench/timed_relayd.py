@@ -8,6 +8,7 @@ current; `current`: that was on the device, too.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import structlog
@@ -17,6 +18,7 @@ from chappe.hop import objects, store
 from chappe.hop.disk import Disk
 from chappe.hop.objects import StoredObject
 from chappe.hop.records import LandedSnapshot, LandingRecord
+from chappe.hop.retention import Retained
 from chappe.hop.seals import Seals
 from chappe.hop.source import Data
 from chappe.hop.store import Store
@@ -47,13 +49,19 @@ class TimedObject(StoredObject):
 
 
 def _land(self: Store, object_id: str, version: int, root: str) -> LandedSnapshot:
-    _steps["begun"] = time.time()
-    landed = _plain_land(self, object_id, version, root)
-    structlog.get_logger().info("landing_steps", stored=_stored_s.get(object_id), **_steps)
-    return landed
+    _steps.update(stored=_stored_s.get(object_id, 0.0), begun=time.time())
+    return _plain_land(self, object_id, version, root)
 
 
-_plain_land = Store.land
+def _retain(self: Store, keep_objects: Collection[str], keep_versions: Collection[int]) -> Retained:
+    """The next that happens after a landing was told: written before that, the steps would be one of them."""
+    if "current" in _steps:
+        structlog.get_logger().info("landing_steps", **_steps)
+        _steps.clear()
+    return _plain_retain(self, keep_objects, keep_versions)
+
+
+_plain_land, _plain_retain = Store.land, Store.retain
 
 
 def patch() -> None:
@@ -61,6 +69,7 @@ def patch() -> None:
     store.StoredObject = TimedObject  # type: ignore[misc]
     objects.Seals = TimedSeals  # type: ignore[misc]
     Store.land = _land  # type: ignore[method-assign]
+    Store.retain = _retain  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ Install ─▶ the command ──▶ remembered in the store ──▶ InstallEn
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -41,7 +41,7 @@ _RECHECK_AT_ONCE = 4  # chunks hashed between two turns of the event loop
 
 
 class InThread(Protocol):
-    """Runs blocking work to its end, whatever becomes of the caller."""
+    """Begins blocking work at once, and runs it to its end, whatever becomes of the caller."""
 
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
@@ -78,17 +78,22 @@ class Landings:
             if target.root and held is not None and held.landed is None:
                 held.seals.foresee(LandingRecord(target.version, target.root))
 
-    async def land(self, order: Land) -> None:
+    def land(self, order: Land) -> Coroutine[None, None, None]:
+        """The thread begins now: tasks that are due at the end of a fetch would keep one that is spawned waiting."""
         self.running.add(order.version)
+        landing = self._in_thread(lambda: self._land_or_refuse(order))
         log.info("landing", version=order.version, object_id=order.object_id)  # all chunks are here, the root is known
-        event = await self._land(order)
+        return self._tell(order, landing)
+
+    async def _tell(self, order: Land, landing: Awaitable[LandedSnapshot | str]) -> None:
+        event = await self._outcome(order, landing)
         self.running.discard(order.version)
         self._on_event(event)
 
-    async def _land(self, order: Land) -> RelayEvent:
+    async def _outcome(self, order: Land, landing: Awaitable[LandedSnapshot | str]) -> RelayEvent:
         object_id = order.object_id
         try:
-            landed = await self._in_thread(lambda: self._land_or_refuse(order))
+            landed = await landing
         except RootMismatchError as error:
             return await self._mismatch(object_id, str(error))
         except VersionConflictError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -44,9 +44,9 @@ class Tasks:
         if not task.cancelled() and (error := task.exception()) is not None and not self._stopped.done():
             self._stopped.set_exception(error)
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run it to its end, even when the caller is cancelled: `close` waits for it."""
+    def in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
+        """Begin it now, and run it to its end, even when whoever awaits it is cancelled: `close` waits for it."""
         future = asyncio.get_running_loop().run_in_executor(None, work)
         self._threads.add(future)
         future.add_done_callback(self._threads.discard)
-        return await asyncio.shield(future)
+        return asyncio.shield(future)

@@ -6,6 +6,7 @@
 | a chunk is written again after its file was synced         | the file is synced again |
 | the device loses a write that only a thread hears of       | the object is received again, even if written since |
 | no room in a thread                                        | the landing says so; the next one syncs everything anew |
+| a thread brings the last chunk                             | the loop hears of it once that is being synced |
 | another version or root was foreseen than lands            | the record is that of what lands |
 | it is announced while it lands, or after                   | nobody writes a record any more |
 | the process dies with a record, and does not land          | the record is removed, the chunks stay |
@@ -15,14 +16,20 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from storekit import KIB, FaultyDisk, abandon, make_model, receive, synced_ahead, tree
 
+from chappe.core.ranges import RangeSet
 from chappe.errors import DiskFullError, StoreError
+from chappe.hop.disk import Disk
+from chappe.hop.layout import StoreLayout
 from chappe.hop.records import LandingRecord, read_landing
+from chappe.hop.seals import Seals
 from chappe.hop.store import Store
 
 ONE = make_model(1, {"config.json": 20, "d/model": 300 * KIB, "empty": 0, "more": 70 * KIB})
@@ -65,6 +72,47 @@ def test_files_are_synced_while_others_still_come(store: Store, disk: FaultyDisk
     assert files / "d/model" in synced(disk)
     assert files / "more" not in synced(disk)
     assert files / "config.json" not in synced(disk)
+
+
+def test_a_thread_wakes_the_loop_once_its_last_chunk_is_being_synced(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *before, last = range(ONE.manifest.chunks_total)
+    held = receive(store, ONE, [])
+    fired: list[int] = []
+    monkeypatch.setattr(held.seals, "begin", lambda: fired.append(held.signal.count))
+    held.put_chunks(ONE.chunks(before), lent=True)
+    assert fired == []
+    count = held.signal.count
+    held.put_chunks(ONE.chunks([last]), lent=True)
+    assert fired == [count]
+    assert held.signal.count == count + 1
+
+
+def test_the_loop_itself_waits_for_nobody(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Seals, "begin")
+    assert receive(store, ONE).ledger.complete
+
+
+def test_what_is_due_begins_before_begin_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chappe.hop.seals.BEGIN_S", 60.0)
+    submitted: list[Callable[[], None]] = []
+
+    def submit(work: Callable[[], None]) -> Future[None]:
+        submitted.append(work)
+        return Future()
+
+    own = StoreLayout(tmp_path).object(ONE.object_id)
+    (own.files / "d").mkdir(parents=True)
+    (own.files / "d/model").touch()
+    seals = Seals(Disk(), own, submit)
+    seals.begin()  # nothing is due
+    seals.wrote(ONE.manifest, 1, RangeSet([ONE.manifest.chunks_of_file(1)]))
+    waiting = threading.Thread(target=seals.begin)
+    waiting.start()
+    assert waiting.is_alive()
+    submitted[0]()
+    waiting.join()
 
 
 def test_a_file_that_is_written_to_again_is_synced_again(store: Store, disk: FaultyDisk) -> None:

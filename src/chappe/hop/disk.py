@@ -102,10 +102,13 @@ class Disk:
 
         The caller's thread takes the first. Raises the first error in their order, when nothing is under way any more.
         """
+        if len(paths) < 2:
+            for path in paths:
+                self.fsync(path)
+            return
         with ThreadPoolExecutor(SYNC_THREADS_MAX, "chappe-fsync") as threads:  # starts them only while all are busy
             others = [threads.submit(self.fsync, path) for path in paths[1:]]
-            for path in paths[:1]:
-                self.fsync(path)
+            self.fsync(paths[0])
             for other in others:
                 other.result()
 

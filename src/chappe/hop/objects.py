@@ -302,6 +302,8 @@ class StoredObject:
             raise store_error(short, f"chunks of object {self.object_id}") from error
         finally:
             if stored:
+                if lent and self.ledger.complete and self._leaves is not None:
+                    self.seals.begin()
                 self.signal.fire(soon=not self.ledger.complete)
 
     def _put_chunk(self, manifest: Manifest, chunk: int, data: Data, lent: bool) -> bool:

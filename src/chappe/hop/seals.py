@@ -23,6 +23,9 @@ from chappe.hop.disk import Disk, files_below
 from chappe.hop.layout import ObjectLayout
 from chappe.hop.records import LandingRecord, write_landing
 
+BEGIN_S = 0.001
+"""So long a thread waits at most until what it brought last is being synced: see `Seals.begin`."""
+
 Submit = Callable[[Callable[[], None]], "Future[None]"]
 
 
@@ -42,6 +45,8 @@ class Seals:
         self._kept: Future[None] | None = None
         self._files: dict[int, Future[None]] = {}
         self._due: list[Path] = []
+        self._none_due = threading.Event()  # all that is due is being synced
+        self._none_due.set()
         self._earlier: list[Future[None]] = []
 
     # ---- while it is received --------------------------------------------------------------------------------------
@@ -95,13 +100,23 @@ class Seals:
         if held.covers(*manifest.chunks_of_file(file)):
             with self._lock:
                 self._due.append(self._own.files / manifest.files[file].path)
+                self._none_due.clear()
             self._files[file] = self._submit(self._sync_due)
 
     def _sync_due(self) -> None:
         """All files that are complete by now: many small ones in one commit, by whichever call is the first."""
         with self._lock:
             due, self._due = self._due, []
+            self._none_due.set()
         self._disk.fsync_all(due)
+
+    def begin(self) -> None:
+        """Blocking, but not for long: until all that is due is being synced.
+
+        For a thread that is about to wake the event loop. The loop and whoever syncs ask for Python's lock, and a loop
+        that gets it first is busy for milliseconds, with the end of the fetch, while the device is idle.
+        """
+        self._none_due.wait(BEGIN_S)
 
     # ---- landing ---------------------------------------------------------------------------------------------------
 

@@ -64,6 +64,7 @@ class Store:
             raise store_error(error, f"store {layout.root}") from error
         store = cls(disk, layout, lock)
         try:
+            disk.keeps_order(layout.root)  # found out once: no landing is to wait for that
             store._identity = identity.begin(disk, layout)
             taken = take_up(disk, layout, store._write_behind)
             store._objects, store.notes = taken.objects, taken.notes
