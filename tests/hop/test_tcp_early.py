@@ -265,10 +265,21 @@ async def test_from_another_host_it_is_closed_and_the_fetch_may_still_have_one(s
     assert elsewhere.take() is None
 
 
+@pytest.mark.parametrize("peer", ["ipv6:%5B::1%5D:5", "ipv4:127.0.0.9:5", "ipv6:%5B::ffff:127.0.0.1%5D:5"])
+async def test_all_of_loopback_is_one_host(stack: AsyncExitStack, peer: str) -> None:
+    """As where a parent listens on `localhost`: gRPC dials ::1 there, and the data connection 127.0.0.1."""
+    listener = await listening(stack)
+    caller = Caller(stack, listener)
+    await waiting(listener, 1)
+    assert await caller.is_served_by(offer(listener, caller.secret, peer=peer))
+
+
+@pytest.mark.parametrize("peer", [HERE, "ipv6:%5B2001:db8::1%5D:5"])
 @pytest.mark.parametrize(("who", "taken"), [("child", True), ("other", False)])
 async def test_its_certificate_is_that_of_its_fetch(
-    stack: AsyncExitStack, fleet_tls: dict[str, Tls], who: str, taken: bool
+    stack: AsyncExitStack, fleet_tls: dict[str, Tls], who: str, taken: bool, peer: str
 ) -> None:
+    """At any of its node's addresses: of a name with two, each connection may have taken another."""
     listener = await listening(stack, fleet_tls["parent"])
     secret = secrets.token_bytes(SECRET_BYTES)
 
@@ -280,7 +291,7 @@ async def test_its_certificate_is_that_of_its_fetch(
 
     with await asyncio.to_thread(dial) as secured:
         await waiting(listener, 1)
-        offered = offer(listener, secret, name="child")
+        offered = offer(listener, secret, peer, name="child")
         assert offered.here is taken
         if not taken:
             with contextlib.suppress(ConnectionResetError, ssl.SSLError):

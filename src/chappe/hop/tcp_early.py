@@ -40,11 +40,10 @@ class Caller:
     def problem(self, host: str | None, name: str | None) -> str:
         """Why it is not the one that fetches from this host (None: any) under this name. Raises ValueError for a
         certificate that cannot be read."""
-        if host is not None and host != self.host:
-            return f"its Fetch is from {host}"
-        if isinstance(self.connection, ssl.SSLSocket) and name not in certificate_names(self.connection):
-            return f"its Fetch is from {name!r}, its certificate is not"
-        return ""
+        if isinstance(self.connection, ssl.SSLSocket):  # whoever has that key is that node, at all of its addresses
+            known = name in certificate_names(self.connection)
+            return "" if known else f"its Fetch is from {name!r}, its certificate is not"
+        return "" if host is None or _one_host(host, self.host) else f"its Fetch is from {host}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +108,15 @@ def plain_host(host: str) -> str:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(address)
+
+
+def _one_host(one: str, other: str) -> bool:
+    """A name like localhost has addresses of both kinds, and gRPC may dial another than a data connection does."""
+    return one == other or (_is_loopback(one) and _is_loopback(other))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
