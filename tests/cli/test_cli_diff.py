@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,20 @@ def test_wrong_usage(
         main(["diff", str(models[0]), str(models[1]), *arguments])
     assert end.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_without_matplotlib_nothing_is_compared_in_vain(
+    models: tuple[Path, Path, dict[str, int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(SystemExit) as end:
+        main(["diff", str(models[0]), str(models[1]), "--plot", str(tmp_path / "x.png")])
+    shown = capsys.readouterr()
+    assert (end.value.code, shown.out) == (2, "")
+    assert "chappe[plan]" in shown.err
 
 
 def test_a_picture_that_cannot_be_written_costs_no_answer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -82,6 +83,15 @@ def test_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"--tls-cert {tmp_path / 'worker-1.pem'}" in capsys.readouterr().out
     assert (tmp_path / "worker-1-key.pem").stat().st_mode & 0o777 == 0o600
     assert run("keys", "issue", "worker-1", "--directory", str(tmp_path)) == 2  # never overwritten
+
+
+def test_the_flags_of_a_certificate_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = tmp_path / "my keys"
+    assert run("keys", "init", str(keys)) == 0
+    capsys.readouterr()
+    assert run("keys", "issue", "worker-1", "--directory", str(keys)) == 0
+    files = [str(keys / name) for name in ("worker-1.pem", "worker-1-key.pem", "ca.pem")]
+    assert shlex.split(capsys.readouterr().out)[1::2] == files
 
 
 @pytest.mark.parametrize("command", [["status"], ["cancel", "1"], ["drain", "w"], ["status", "--watch"]])

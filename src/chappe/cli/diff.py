@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
+from chappe.cli.diffplot import need_matplotlib, plot_density
 from chappe.cli.settings import Flat, Rate, Settings
 from chappe.core.digest import XXH3_128
 from chappe.errors import SnapshotChangedError, UsageError
@@ -72,6 +73,8 @@ def diff(
         raise UsageError(f"--plot: {plot} does not end in .png, .svg or .pdf")
     if plot is not None and not plot.parent.is_dir():  # comparing may take minutes
         raise UsageError(f"--plot: {plot} cannot be written: there is no folder {plot.parent}")
+    if plot is not None:
+        need_matplotlib()
     raise_thresholds()
     survey = survey_snapshots(scan(base), scan(target))
     if json:
@@ -79,8 +82,6 @@ def diff(
     else:
         print_survey(survey, links, top)
     if plot is not None:
-        from chappe.cli.diffplot import plot_density
-
         try:
             plot_density(survey, plot)
         except OSError as error:

@@ -36,14 +36,20 @@ def density_grid(regions: Iterable[RegionSurvey]) -> tuple[list[str], list[str],
     return rows, columns, grid
 
 
-def plot_density(survey: Survey, path: Path) -> None:
-    """Raises UsageError without matplotlib."""
+def need_matplotlib() -> None:
+    """Raises UsageError where it is missing: before minutes go into what would be drawn."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.colors import LogNorm
-        from matplotlib.figure import Figure
+        from matplotlib.figure import Figure  # noqa: F401
     except ImportError:
         raise UsageError("--plot needs matplotlib: pip install 'chappe[plan]'") from None
+
+
+def plot_density(survey: Survey, path: Path) -> None:
+    """After `need_matplotlib`."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+
     rows, columns, grid = density_grid(survey.regions)
     figure = Figure(figsize=(3 + 0.45 * max(1, len(columns)), 2 + 0.25 * max(1, len(rows))), layout="constrained")
     FigureCanvasAgg(figure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -57,5 +58,6 @@ def issue_certificate(
         How long it is valid.
     """
     files = issue(directory, name, addresses=address, days=days)
-    print(f"--tls-cert {files.cert} --tls-key {files.key} --tls-ca {files.ca}")
+    flags = ("--tls-cert", files.cert), ("--tls-key", files.key), ("--tls-ca", files.ca)
+    print(shlex.join(str(part) for pair in flags for part in pair))  # to be pasted
     return 0
