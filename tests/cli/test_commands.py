@@ -77,6 +77,12 @@ def test_wrong_usage(arguments: list[str], named: str, capsys: pytest.CaptureFix
     assert printed.out == ""
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert run("up", "--store", str(tmp_path / "file" / "fleet"), "--listen", "127.0.0.1:0") == 1
+    assert f"nothing can be kept in {tmp_path / 'file' / 'fleet'}: " in capsys.readouterr().err
+
+
 def test_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("keys", "init", str(tmp_path)) == 0
     assert run("keys", "issue", "worker-1", "--directory", str(tmp_path), "--address", "10.0.0.7") == 0

@@ -18,6 +18,7 @@ from chappe.cli.client import CoordinatorAddress, connect, get_status
 from chappe.cli.process import START_TIMEOUT_S, FleetError, Process
 from chappe.cli.settings import NO_TLS, TlsSettings
 from chappe.core.views import RelayState
+from chappe.errors import StoreError
 from chappe.v1 import coordinator_pb2 as pb
 
 _AWAY = (RelayState.ABSENT, RelayState.LOST)
@@ -55,7 +56,12 @@ class LocalFleet:
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as on_failure:
             on_failure.push_async_callback(self.stop)
-            (self.directory / "logs").mkdir(parents=True, exist_ok=True)
+            try:
+                (self.directory / "logs").mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StoreError(
+                    f"nothing can be kept in {self.directory}: {error.filename}: {error.strerror}: choose another folder"
+                ) from error
             await self.start_coordinator(self.listen)
             # All of them, also when one fails: whatever was started is known by then, and stopped.
             starts = (self.start_relay(spec) for spec in self.relays)
