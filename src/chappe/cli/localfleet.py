@@ -60,7 +60,7 @@ class LocalFleet:
                 (self.directory / "logs").mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise StoreError(
-                    f"nothing can be kept in {self.directory}: {error.filename}: {error.strerror}: choose another folder"
+                    f"nothing can be kept in {self.directory}: {error.filename}: {error.strerror}: choose another one"
                 ) from error
             await self.start_coordinator(self.listen)
             # All of them, also when one fails: whatever was started is known by then, and stopped.
