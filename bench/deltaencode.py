@@ -10,8 +10,8 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +33,12 @@ Row = dict[str, Any]
 HANDS = 2
 
 
-def encoding(update: Update, directory: Path, repeat: int, root: str) -> Row:
+def encoding(update: Update, directory: Path, repeat: int, root: str, encoders: Encoders) -> Row:
     """`directory` holds both snapshots and the delta's file. Speeds are of the full size, scalings medians."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=scratch.prefix("de"), dir=directory)))
         base, target = (_written(home / name, v) for name, v in (("base", update.base), ("target", update.target)))
         kept = Base(hash_snapshot(base), (1,), base)
-        encoders = Encoders(HANDS)
-        stack.callback(encoders.close)
-        encoders.start()
-        encoders.wait()
         ways: dict[str, Callable[[], float]] = {
             "thread": lambda: _encode(Compared(kept, target), target, home, 1, root),
             "threads": lambda: _encode(Compared(kept, target), target, home, HANDS, root),
@@ -59,6 +55,15 @@ def encoding(update: Update, directory: Path, repeat: int, root: str) -> Row:
             for name in ("threads", "processes")
         },
     }
+
+
+@contextmanager
+def two_encoders() -> Iterator[Encoders]:
+    """That have begun."""
+    with closing(Encoders(HANDS)) as encoders:
+        encoders.start()
+        encoders.wait()
+        yield encoders
 
 
 def _written(folder: Path, values: np.ndarray[Any, Any]) -> Snapshot:
