@@ -43,6 +43,8 @@ Row = dict[str, Any]
 AIM = 1.1
 MEDIANS = ("payload_bytes", "first_byte_s", "heads_s", "received_s", "wire_s", "to_wire", "to_framed")
 MEDIANS += ("chains_to_wire", "installed_s", "relays_cpu_s")
+VERSION_S = 1800.0
+"""What the first version, in full, may take over the slowest links."""
 TOUCHED = 3
 """Versions of a worker that are there at a time."""
 FRAME_BYTES, SEGMENT_BYTES = 1514, 1448
@@ -136,11 +138,13 @@ async def _published(
     await trainer.wait_ready()
     for version in range(1, total + 1):
         if version > 1:
-            await trainer.logged(lambda line, v=version: (line.get("event"), line.get("version")) == ("trained", v))
+            await trainer.logged(
+                lambda line, v=version: (line.get("event"), line.get("version")) == ("trained", v), VERSION_S
+            )
         before_cpu_s = _cpu_s(fleet)
         trainer.send_signal(GO)
         said = await trainer.logged(
-            lambda line, v=version: (line.get("event"), line.get("version")) == ("published", v)
+            lambda line, v=version: (line.get("event"), line.get("version")) == ("published", v), VERSION_S
         )
         yield version, said["started_s"], said["result"], _cpu_s(fleet) - before_cpu_s
 
