@@ -11,7 +11,7 @@ threads and a GPU. It opens the files itself, so that only encoded blocks go thr
                 stops answering                       killed after `ANSWER_S`, also in the middle of a message; as above
                 reads what has changed                raises the same error as a thread would
     publisher   is closed, or dies                    the connection ends, and with it the process
-                forks, and dies                       the process sees another parent within `PARENT_LOOK_S`
+                forks, and dies                       the process watches it, and ends with it
 """
 
 from __future__ import annotations
