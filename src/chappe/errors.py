@@ -19,6 +19,7 @@ ChappeError
 │   └── PublicationTimeoutError
 ├── StoreError            the store on this host
 │   ├── StoreLockedError, WrongRunError, StoreCorruptError
+│   ├── StateAwayError         the coordinator's database cannot be used now, and may come back
 │   ├── DeltaError             a delta that cannot be applied here: the version must come as another object
 │   └── DiskFullError
 ├── CoordinatorUnavailableError
@@ -127,6 +128,11 @@ class WrongRunError(StoreError):
 
 class StoreCorruptError(StoreError):
     """Something in the store is not what this program wrote."""
+
+
+class StateAwayError(StoreError):
+    """The coordinator's database cannot be used now: nothing of what was to be written is there for sure. It may come
+    back, and then the same can be written again."""
 
 
 class DeltaError(StoreError):

@@ -1,4 +1,7 @@
-"""Effects leave in order and after what they rest on is written; a state that cannot be written stops everything."""
+"""Effects leave in order and after what they rest on is written; a state that cannot be written stops everything.
+
+One that cannot be written for now only holds it up: nothing is decided, nothing said, and then all of it in order.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from chappe.coordinator import runner as runner_module
 from chappe.coordinator.runclock import RunClock
 from chappe.coordinator.runner import Runner, RunnerStoppedError
 from chappe.coordinator.state import Batch
 from chappe.core import effects as fx
 from chappe.core.effects import Effect
-from chappe.core.events import Event, Heard, Tick
+from chappe.core.events import Event, Heard, StoodStill, Tick
 from chappe.core.rows import Json, RowKey
-from chappe.errors import StoreError
+from chappe.errors import StateAwayError, StoreError, StoreLockedError
 
 
 @dataclass
@@ -48,13 +52,19 @@ class Disk:
         self.started = threading.Semaphore(0)
         self.may_go = threading.Event()
         self.error: StoreError | None = None
+        self.tried: list[Batch] = []
 
     def write(self, batch: Batch) -> None:
+        self.tried.append(batch)
         self.started.release()
         assert self.may_go.wait(30)
         if self.error is not None:
             raise self.error
         self.batches.append(batch)
+
+    def away(self) -> None:
+        self.error = StateAwayError("the database restarts")
+        self.may_go.set()
 
 
 def event(session: int) -> Event:
@@ -267,3 +277,117 @@ async def test_the_newest_wake_up_is_the_one_that_counts() -> None:
         await ticked.wait()
     assert [e for e, _ in machine.seen] == [event(1), Tick()]
     await runner.close()
+
+
+def worker_and_answer(event: Event) -> list[Effect]:
+    return [fx.PersistWorker("w"), done(event.session)] if isinstance(event, Heard) else []
+
+
+async def test_while_the_database_is_away_nothing_is_decided_or_said_and_then_all_of_it_in_order(rig: Rig) -> None:
+    rig.machine.script = worker_and_answer
+    rig.disk.away()
+    first = asyncio.ensure_future(rig.runner.submit(event(1)))
+    for _ in range(3):
+        await started(rig.disk)
+    later = [asyncio.ensure_future(rig.runner.submit(event(n))) for n in (2, 3)]
+    await asyncio.sleep(0)
+    rig.runner.post(Tick())
+    assert rig.runner.standstill == "the database restarts"
+    assert ([e for e, _ in rig.machine.seen], rig.delivered) == ([event(1)], [])
+    rig.disk.error = None
+    await asyncio.gather(first, *later)
+    assert rig.runner.standstill == ""
+    assert [e for e, _ in rig.machine.seen] == [event(1), StoodStill(), event(2), event(3), Tick()]
+    assert rig.delivered == [done(1), done(2), done(3)]
+    assert rig.runner.failure is None
+    first_tries = [batch for batch in rig.disk.tried if batch.workers == {"w": {"after": 1}}]
+    assert len(first_tries) >= 4
+    assert all(batch is first_tries[0] for batch in first_tries)  # rows are made once, and are not there again
+    assert [batch.workers for batch in rig.disk.batches] == [{"w": {"after": 1}}, {"w": {"after": 5}}]
+
+
+async def test_a_database_that_goes_while_nothing_is_written_holds_up_what_comes_then(rig: Rig) -> None:
+    rig.machine.script = worker_and_answer
+    probed = threading.Semaphore(0)
+    away = threading.Event()
+    away.set()
+
+    def probe() -> None:
+        probed.release()
+        if away.is_set():
+            raise StateAwayError("the database restarts")
+
+    checking = asyncio.ensure_future(rig.runner.check(probe))
+    for _ in range(2):
+        assert await asyncio.to_thread(probed.acquire, timeout=30)
+    asking = asyncio.ensure_future(rig.runner.submit(event(1)))
+    await asyncio.sleep(0)
+    assert (rig.machine.seen, rig.runner.standstill) == ([], "the database restarts")
+    rig.disk.may_go.set()
+    away.clear()
+    await asyncio.gather(checking, asking)
+    assert rig.delivered == [done(1)]
+
+
+async def test_a_write_that_takes_long_holds_up_what_comes_but_nobody_is_refused(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "SLOW_WRITE_S", 0.0)
+    rig.machine.script = worker_and_answer
+    first = asyncio.ensure_future(rig.runner.submit(event(1)))
+    await started(rig.disk)
+    await rig.runner.changed.wait(0)
+    second = asyncio.ensure_future(rig.runner.submit(event(2)))
+    await asyncio.sleep(0)
+    assert ([e for e, _ in rig.machine.seen], rig.runner.standstill) == ([event(1)], "")
+    rig.disk.may_go.set()
+    await asyncio.gather(first, second)
+    assert rig.delivered == [done(1), done(2)]
+
+
+async def test_a_runner_that_is_stopped_while_the_database_is_away_leaves_nobody_waiting(rig: Rig) -> None:
+    rig.machine.script = worker_and_answer
+    rig.disk.away()
+    first = asyncio.ensure_future(rig.runner.submit(event(1)))
+    for _ in range(2):
+        await started(rig.disk)
+    second = asyncio.ensure_future(rig.runner.submit(event(2)))
+    await asyncio.sleep(0)
+    await rig.runner.close()
+    for call in (first, second):
+        with pytest.raises(RunnerStoppedError):
+            await call
+    assert (rig.delivered, rig.disk.batches, rig.runner.failure) == ([], [], None)
+
+
+async def test_a_machine_that_raises_once_it_can_go_on_leaves_nobody_waiting(rig: Rig) -> None:
+    rig.machine.script = worker_and_answer
+    rig.disk.away()
+    first = asyncio.ensure_future(rig.runner.submit(event(1)))
+    for _ in range(2):
+        await started(rig.disk)
+    later = [asyncio.ensure_future(rig.runner.submit(event(n))) for n in (2, 3)]
+    await asyncio.sleep(0)
+
+    def broken(_event: Event) -> list[Effect]:
+        raise AssertionError("two children")
+
+    rig.machine.script = broken
+    rig.disk.error = None
+    await first
+    for call in later:
+        with pytest.raises(RunnerStoppedError):
+            await call
+    assert "StoodStill" in str(rig.runner.failure)
+
+
+async def test_a_database_that_another_has_taken_over_is_the_end(rig: Rig) -> None:
+    rig.machine.script = worker_and_answer
+    rig.disk.away()
+    first = asyncio.ensure_future(rig.runner.submit(event(1)))
+    await started(rig.disk)
+    rig.disk.error = StoreLockedError("another coordinator")
+    with pytest.raises(RunnerStoppedError, match="another coordinator"):
+        await first
+    assert rig.runner.stopped.is_set()
+    assert rig.delivered == []

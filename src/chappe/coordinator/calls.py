@@ -13,7 +13,7 @@ import grpc
 from chappe.coordinator import codec
 from chappe.coordinator.joins import Joins
 from chappe.coordinator.runner import Runner, RunnerStoppedError
-from chappe.coordinator.sessions import PublishWatcher, StreamError, abort, stopping_error
+from chappe.coordinator.sessions import PublishWatcher, StreamError, abort, standstill_error, stopping_error
 from chappe.core import effects as fx
 from chappe.core import events
 from chappe.core.effects import Effect, PublishErrorKind
@@ -114,6 +114,7 @@ class Calls:
     # ---- calls -----------------------------------------------------------------------------------------------------
 
     async def publish(self, runner: Runner, number: int, request: pb.PublishRequest, context: Any) -> None:
+        await _refuse_at_standstill(runner, context)
         watcher = PublishWatcher(lambda: self._views.publication(request.object_id))
         self._watchers[number] = watcher
         try:
@@ -149,6 +150,7 @@ class Calls:
 
     async def ask(self, runner: Runner, number: int, event: events.Event, context: Any) -> None:
         """Return when the fleet says it is done."""
+        await _refuse_at_standstill(runner, context)
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         try:
@@ -162,3 +164,9 @@ class Calls:
             del self._answers[number]
             if answer.done() and not answer.cancelled():
                 answer.exception()  # looked at, also when the submit before it has failed already
+
+
+async def _refuse_at_standstill(runner: Runner, context: Any) -> None:
+    """A publisher asks again by itself, a person is told why; put off, they would hear nothing."""
+    if runner.standstill:
+        await abort(context, standstill_error(runner.standstill))

@@ -13,7 +13,7 @@ class CoordinatorSettings(TlsSettings):
     """HOST:PORT to listen on. Loopback unless told otherwise: a fleet on real hosts needs TLS as well."""
     state: str = "sqlite:///chappe-coordinator.db"
     """Database with what must survive a restart: sqlite:///FILE (relative to the working directory) or
-    postgresql://USER@HOST/DATABASE."""
+    postgresql://USER@HOST/DATABASE (behind PgBouncer: with pool_mode = session)."""
     run: str | None = None
     """The run's name, kept in --state from the first start on; generated when not given."""
     http: str | None = None

@@ -112,11 +112,13 @@ def _adder(service: CoordinatorService) -> Callable[[object], None]:
 
 def _ready(runner: Runner) -> tuple[bool, str]:
     """Ready while decisions can be made and kept. How far a version got is no reason to take the coordinator away."""
-    return (True, "serving") if runner.failure is None else (False, str(runner.failure))
+    why_not = runner.standstill if runner.failure is None else str(runner.failure)
+    return (not why_not, why_not or "serving")
 
 
 async def _watch(runner: Runner, store: StateStore) -> None:
-    """A coordinator that has lost its database has lost its lock: it must not find out with its next decision only."""
+    """A coordinator that has lost its database has lost its lock: it must not find out with its next decision only, and
+    one that another has replaced ends."""
     while not runner.stopped.is_set():
         await asyncio.sleep(CHECK_STATE_S)
         await runner.check(store.check)

@@ -143,17 +143,22 @@ def insert_of(engine: sa.Engine) -> Callable[[sa.Table], Any]:
     return postgresql.insert
 
 
-def lock_connection(connection: sa.Connection, shown: str) -> None:
-    """Held until the connection ends. Nothing to do for SQLite."""
+def lock_connection(connection: sa.Connection) -> bool:
+    """Whether it is ours now, until the connection ends. SQLite's is a file's."""
     if connection.dialect.name != "postgresql":
-        return
+        return True
     with connection.begin():
         for name, value in _PROBED.items():
             connection.execute(sa.text(f"SET {name} = {value}"))
         connection.execute(sa.text(_DURABLE))
-        locked = connection.execute(sa.select(sa.func.pg_try_advisory_lock(_ADVISORY_LOCK))).scalar_one()
-    if not locked:
-        raise StoreLockedError(f"--state {shown}: another coordinator uses it; each needs a database of its own")
+        return bool(connection.execute(sa.select(sa.func.pg_try_advisory_lock(_ADVISORY_LOCK))).scalar_one())
+
+
+def may_pass(error: sa.exc.SQLAlchemyError) -> bool:
+    """What a server says that restarts, is overtaxed, full, or read-only for now; a wrong statement stays wrong."""
+    return isinstance(
+        error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.InternalError | sa.exc.TimeoutError
+    )
 
 
 def release(engine: sa.Engine | None, connection: sa.Connection | None, lock_fd: int | None) -> None:

@@ -21,7 +21,7 @@ from chappe.coordinator import codec
 from chappe.coordinator.assignments import encode_assignment, encode_probe
 from chappe.coordinator.dialback import DialBack
 from chappe.coordinator.runner import Runner, RunnerStoppedError
-from chappe.coordinator.sessions import Outbox, StreamError, abort, stopping_error
+from chappe.coordinator.sessions import Outbox, StreamError, abort, standstill_error, stopping_error
 from chappe.core import effects as fx
 from chappe.core import events
 from chappe.core.effects import Effect
@@ -118,6 +118,8 @@ class Joins:
 
     async def serve(self, runner: Runner, number: int, requests: AsyncIterator[pb.JoinRequest], context: Any) -> None:
         """One stream, as session `number`, from its first message to its end."""
+        if runner.standstill:  # it asks again for ever, and each time would be something to be put off
+            await abort(context, standstill_error(runner.standstill))
         messages = aiter(requests)
         try:
             first = await self._first_message(messages)

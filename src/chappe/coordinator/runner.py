@@ -5,8 +5,11 @@
 
 Events that come while a transaction is being written share the next one, and news that nobody is to be told of gathers
 for a moment first. What is written is the state after the last of them: a row is made once for a transaction, and only
-when it differs from what was written before. When the state cannot be written, or the machine raises, the runner stops
-for good: a coordinator that goes on from what it could not write would hand out epochs and versions twice. The runner
+when it differs from what was written before.
+
+While a database cannot be reached, or takes long, nothing is decided: the same transaction is tried until it is
+written, and events wait (`standstill`). When the state cannot be written for good, or the machine raises, the runner
+stops: a coordinator that goes on from what it could not write would hand out epochs and versions twice. The runner
 decides nothing.
 """
 
@@ -14,7 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -22,18 +26,21 @@ from typing import Protocol
 import structlog
 
 from chappe.coordinator.runclock import RunClock
+from chappe.coordinator.standstill import Standstill, waits_s
 from chappe.coordinator.state import Batch
 from chappe.core import effects as fx
 from chappe.core.effects import Effect
-from chappe.core.events import Event, Tick
+from chappe.core.events import Event, StoodStill, Tick
 from chappe.core.rows import Json, RowKey
-from chappe.errors import ChappeError, StoreError
+from chappe.errors import ChappeError, StateAwayError, StoreError
 from chappe.hop.source import Signal
 
 log = structlog.get_logger()
 
 GATHER_S = 0.02
 """What nobody waits for to be written may wait so long for company: in a broadcast every relay has such news."""
+SLOW_WRITE_S = 1.0
+"""A write that takes longer stops decisions: nodes whose words wait for it would be taken for silent."""
 _TIMER_MAX_S = 3600.0  # a Tick that comes early is harmless, and the loop's clock stands still while the host sleeps
 
 
@@ -94,12 +101,19 @@ class Runner:
         self._writing: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()  # what is pending cannot wait for company
         self._timer: asyncio.TimerHandle | None = None
+        self._standstill = Standstill()
         self._closed = False
+        self._closing = asyncio.Event()
         self.failure: ChappeError | None = None
         self.stopped = asyncio.Event()
         """Set when the runner has failed: see `failure`."""
         self.changed = Signal()
         """Fires after every batch of events: somebody's view of the fleet may be old now."""
+
+    @property
+    def standstill(self) -> str:
+        """Why nothing can be decided now; empty when it can. Who asks for something then is refused, and asks again."""
+        return self._standstill.reason
 
     def post(self, *events: Event) -> None:
         """Handle these events now; their effects follow in order. Ignored once the runner has stopped."""
@@ -115,14 +129,16 @@ class Runner:
         await done
 
     async def check(self, probe: Callable[[], None]) -> None:
-        """Ask, in the writer's thread, whether what is decided can still be written: when not, this is the end."""
-        try:
-            await asyncio.get_running_loop().run_in_executor(self._writer, probe)
-        except StoreError as error:
-            if not self._closed:
-                self._fail(error)
+        """Ask, in the writer's thread, whether what is decided can still be written: until it can, or for good not."""
+        if self._writing is not None or self._closed:
+            return  # who writes finds out
+        self._writing = asyncio.get_running_loop().create_task(self._write_pending(probe))
+        await asyncio.wait([self._writing])
 
     def _take(self, events: Sequence[Event], done: asyncio.Future[None] | None) -> None:
+        if self._standstill.standing:
+            self._standstill.put_off(events, done)
+            return
         entry = _Entry(done)
         for event in events:
             self._handle(event, entry)
@@ -160,25 +176,75 @@ class Runner:
                 case _:
                     entry.effects.append(effect)
 
-    async def _write_pending(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._pending:
-            await self._gather()
-            entries, self._pending = self._pending, []
-            self._hurry.clear()
-            if any(entry.must_write for entry in entries):
-                try:
-                    await loop.run_in_executor(self._writer, self._write, self._batch(entries))
-                except BaseException as error:
-                    # Also what nobody has thought of: callers would wait for ever for a writer that is no more.
-                    self._pending = entries + self._pending
-                    if isinstance(error, StoreError):
-                        self._fail(error)
-                        return
-                    self._fail(RunnerStoppedError(f"what was decided could not be written: {error!r}"))
-                    raise
-            self._deliver_all(entries)
+    async def _write_pending(self, first: Callable[[], None] | None = None) -> None:
+        """`first` comes before all that is pending; without it, this is only for what is."""
+        entries: list[_Entry] = []
+        try:
+            if first is not None:
+                await self._insist(first)
+                self._go_on()
+            while self._pending:
+                await self._gather()
+                entries, self._pending = self._pending, []
+                self._hurry.clear()
+                if any(entry.must_write for entry in entries):
+                    await self._insist(functools.partial(self._write, self._batch(entries)))
+                self._deliver_all(entries)
+                self._go_on()
+        except StateAwayError as error:
+            # It was asked to stop meanwhile. What could not be written was told to nobody: it has not happened.
+            log.warning("state_not_written", reason="asked_to_stop", error=str(error))
+            self._give_up(entries)
+        except BaseException as error:
+            # Also what nobody has thought of: callers would wait for ever for a writer that is no more.
+            self._pending = entries + self._pending
+            if isinstance(error, StoreError):
+                self._fail(error)
+                return
+            if self.failure is None:
+                self._fail(RunnerStoppedError(f"what was decided could not be written: {error!r}"))
+            raise
         self._writing = None
+
+    async def _insist(self, call: Callable[[], None]) -> None:
+        """Until it is done. Raises StateAwayError only once it is closed, StoreError for what no waiting can mend."""
+        for wait_s in waits_s():
+            attempt = asyncio.get_running_loop().run_in_executor(self._writer, call)
+            try:
+                await asyncio.wait([attempt], timeout=SLOW_WRITE_S)
+                if not attempt.done():
+                    self._stand_still("state_slow", "")
+                await attempt
+            except StateAwayError as error:
+                self._stand_still("state_away", str(error))
+                if self._closed:
+                    raise
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._closing.wait()
+                if self._closed:
+                    raise
+            else:
+                return
+
+    def _stand_still(self, name: str, error: str) -> None:
+        if self._standstill.begin(error):
+            log.warning(name, reason="nothing is decided until the state can be written", error=error)
+            self.changed.fire()
+
+    def _go_on(self) -> None:
+        """Whatever stood still goes on: what is decided can be written again."""
+        if not self._standstill.standing or self._closed:
+            return
+        log.info("state_back", reason="decisions go on")
+        put_off = self._standstill.end()
+        try:
+            self._take((StoodStill(),), None)
+            for each in put_off:
+                self._take(each.events, each.done)
+        except BaseException:  # the machine's
+            self._tell_stopped(each.done for each in put_off)
+            raise
 
     async def _gather(self) -> None:
         if not self._closed:
@@ -225,14 +291,23 @@ class Runner:
         log.error("coordinator_stopped", reason="state_lost", error=str(error))
         self.failure = error
         self._stop_taking()
-        for entry in self._pending:
-            if entry.done is not None and not entry.done.done():
-                entry.done.set_exception(self._stopped_error())
-        self._pending.clear()
+        self._give_up(())
         self.stopped.set()
+
+    def _give_up(self, entries: Sequence[_Entry]) -> None:
+        """Nobody waits for what will not be."""
+        self._tell_stopped(entry.done for entry in (*entries, *self._pending))
+        self._tell_stopped(each.done for each in self._standstill.end())
+        self._pending.clear()
+
+    def _tell_stopped(self, waiting: Iterable[asyncio.Future[None] | None]) -> None:
+        for done in waiting:
+            if done is not None and not done.done():
+                done.set_exception(self._stopped_error())
 
     def _stop_taking(self) -> None:
         self._closed = True
+        self._closing.set()
         self._hurry.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -246,4 +321,5 @@ class Runner:
         self._stop_taking()
         if self._writing is not None:
             await asyncio.wait([self._writing])  # if it has failed, `failure` says so
+        self._give_up(())
         self._writer.shutdown()

@@ -151,6 +151,11 @@ def stopping_error(cause: Exception | None = None) -> StreamError:
     return StreamError(grpc.StatusCode.UNAVAILABLE, str(cause or "the coordinator stops"))
 
 
+def standstill_error(reason: str) -> StreamError:
+    """Who asks again later may be answered."""
+    return StreamError(grpc.StatusCode.UNAVAILABLE, f"the coordinator decides nothing until it can write: {reason}")
+
+
 async def abort(context: Any, error: StreamError) -> NoReturn:
     """End a call with the error's status."""
     await context.abort(error.code, error.message, trailing_metadata=encode_kind(error.kind))

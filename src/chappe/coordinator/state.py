@@ -4,13 +4,17 @@ The store keeps JSON documents by key and knows nothing of what is in them: one 
 many rows as `chappe.core.rows` makes of it, so that a change is written and not the fleet. One transaction per `Batch`,
 durable when `write` returns (SQLite: WAL with synchronous=FULL). One coordinator per database: the second is refused
 while the first lives. What URLs lead to is in `chappe.coordinator.database`.
+
+A server may go away and come back: `write` and `check` connect anew, take the lock again and go on, but only where
+nobody else has been there meanwhile and all that was written is there still (`chappe.coordinator.ownership`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,9 +22,10 @@ import sqlalchemy as sa
 import structlog
 
 from chappe.coordinator import database
+from chappe.coordinator.ownership import Ownership
 from chappe.coordinator.statefile import StateFile
 from chappe.core.rows import Json, RowKey, split
-from chappe.errors import StoreCorruptError, StoreError, WrongRunError
+from chappe.errors import StateAwayError, StoreCorruptError, StoreError, StoreLockedError, WrongRunError
 
 log = structlog.get_logger()
 
@@ -88,6 +93,7 @@ class StateStore:
         self._lock_fd = lock_fd
         self._insert = database.insert_of(engine)
         self._file = StateFile(Path(str(engine.url.database))) if engine.dialect.name == "sqlite" else None
+        self._ownership = Ownership(_meta, shown)
         self.shown = shown
 
     @classmethod
@@ -106,7 +112,10 @@ class StateStore:
             engine = database.engine_of(parsed)
             connection = engine.connect()
             store = cls(engine, connection, lock_fd, shown)
-            database.lock_connection(connection, shown)
+            if not database.lock_connection(connection):
+                raise StoreLockedError(
+                    f"--state {shown}: another coordinator uses it; each needs a database of its own"
+                )
             store._create_schema()
         except sa.exc.SQLAlchemyError as error:
             database.release(engine, connection, lock_fd)
@@ -132,6 +141,8 @@ class StateStore:
                     f"--state {self.shown}: its schema is version {version}, this program writes {SCHEMA_VERSION}: "
                     "use the chappe release that wrote it, or another file"
                 )
+            if self.remote:
+                self._put_meta(*self._ownership.claim())
 
     def _split_publications(self) -> None:
         """From schema 1, in the transaction that has begun: whoever dies in the middle finds it as it was."""
@@ -177,18 +188,23 @@ class StateStore:
         return Stored(meta["run"], token_key, epoch, workers, publications, clock)
 
     def write(self, batch: Batch) -> None:
-        """One transaction, on disk when this returns. Raises StoreError, and then nothing of the batch is there."""
-        self._refuse_if_lost()
-        try:
+        """One transaction, on disk when this returns.
+
+        Raises StateAwayError when it may help to write the same again, and only the same: an answer that was lost does
+        not say whether it is there. Raises StoreError for the end: nothing of it is there, or it is another's to say.
+        """
+        with self._told("cannot write to it"):
+            self._return()
             with self._connection.begin():
+                if self.remote:
+                    self._ownership.renew(self._connection)
                 self._put_workers(batch.workers)
                 self._put_rows(batch.publications)
                 if batch.epoch_reserved is not None:
                     self._put_meta("epoch_reserved", str(batch.epoch_reserved))
                 if batch.clock is not None:
                     self._put_meta("clock", json.dumps(batch.clock))
-        except sa.exc.SQLAlchemyError as error:
-            raise StoreError(f"--state {self.shown}: cannot write to it: {database.cause_of(error)}") from error
+        self._ownership.written()
         if self._file is not None and not self._file.is_there():
             self._file = None  # said once
             self._say_removed()
@@ -209,18 +225,41 @@ class StateStore:
         return self._engine.dialect.name != "sqlite"
 
     def check(self) -> None:
-        """Whether the database is still there, and with it the lock. Raises StoreError."""
-        self._refuse_if_lost()
-        try:
+        """Whether a remote database is still there, and ours. Raises StateAwayError, or StoreError for the end."""
+        with self._told("it is gone"):
+            self._return()
             with self._connection.begin():
-                self._connection.execute(sa.select(1))
-        except sa.exc.SQLAlchemyError as error:
-            raise StoreError(f"--state {self.shown}: it is gone: {database.cause_of(error)}") from error
+                self._ownership.confirm(self._connection)
 
-    def _refuse_if_lost(self) -> None:
-        """SQLAlchemy would connect anew, and go on without the lock."""
-        if self._connection.invalidated:
-            raise StoreError(f"--state {self.shown}: the connection was lost, and with it the lock")
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except sa.exc.SQLAlchemyError as error:
+            kind = StateAwayError if self.remote and database.may_pass(error) else StoreError
+            raise kind(f"--state {self.shown}: {what}: {database.cause_of(error)}") from error
+
+    def _return(self) -> None:
+        """To a server whose connection was lost, and with it the lock: SQLAlchemy would go on without."""
+        if not (self._connection.closed or self._connection.invalidated):
+            return
+        self._connection.close()
+        connection = self._engine.connect()
+        try:
+            self._lock_again(connection)
+        except BaseException:
+            connection.invalidate()  # not into the pool: it may hold the lock
+            connection.close()
+            raise
+        self._connection = connection
+        log.info("state_connected_again", state=self.shown)
+
+    def _lock_again(self, connection: sa.Connection) -> None:
+        locked = database.lock_connection(connection)
+        with connection.begin():
+            self._ownership.confirm(connection)
+        if not locked:  # the server has not noticed yet that the old connection is gone, or somebody comes just now
+            raise StateAwayError(f"--state {self.shown}: the lock of the connection that was lost is still held")
 
     def close(self) -> None:
         database.release(self._engine, self._connection, self._lock_fd)

@@ -323,6 +323,11 @@ class Tick:
     """Time has passed: the moment asked for by the last `WakeAt` has come, or an earlier one."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoodStill:
+    """Nothing could be taken in for a while, by the coordinator's own fault: what follows was said meanwhile."""
+
+
 Event = (
     Hello
     | SessionLost
@@ -345,5 +350,6 @@ Event = (
     | CancelRequested
     | DrainRequested
     | ForgetRequested
+    | StoodStill
     | Tick
 )

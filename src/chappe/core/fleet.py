@@ -51,6 +51,7 @@ from chappe.core.events import (
     RootAnnounced,
     SessionLost,
     SourceFailed,
+    StoodStill,
     Tick,
 )
 from chappe.core.lanes import Lanes
@@ -223,6 +224,8 @@ class Fleet:
                 self._departure.drain(event)
             case ForgetRequested():
                 self._departure.forget_requested(event)
+            case StoodStill():
+                self._membership.forgive()
             case Tick():
                 self._tick()
 
