@@ -10,6 +10,7 @@
 | ... and lacks room for it                                 | the new one as if it had nothing on its way |
 | one that gets it in full lacks room                       | the publisher does not wait for it: others have it |
 | one that is receiving the base                            | the same, if less is left than nearly a new version |
+| ... and its publisher has gone, nobody has all            | a delta from what it has |
 | payload delta: a joiner between acceptance and offer      | not waited for; fed once somebody has the full object |
 | payload delta: a joiner while the delta travels           | the same |
 | payload delta: one of those it is for cannot apply it     | waited for; from somebody who could, else the origin |
@@ -26,7 +27,7 @@ from lane_rig import BASE, DELTA, DELTA_CHUNKS, FULL, FULL_CHUNKS, OLD, ROOT, Ri
 
 from chappe.core import effects as fx
 from chappe.core import events as ev
-from chappe.core.events import ObjectState, Payload
+from chappe.core.events import ObjectState, Payload, Role
 from chappe.core.publication import Phase
 
 
@@ -166,14 +167,14 @@ def test_payload_delta_and_whoever_held_the_base_has_gone() -> None:
 NEW, NEW_ROOT, NEW_DELTA, NEW_FOLDED = "e" * 32, "xxh3_128:" + "2" * 32, "e1" * 16, "e2" * 16
 
 
-def publish_third(rig: Rig, *, folded: bool = False) -> None:
+def publish_third(rig: Rig, *, folded: bool = False, origin: str = "o") -> None:
     """Version 3, with a delta from version 2, and from what was before it."""
     deltas = (ev.DeltaFrom(ROOT, NEW_DELTA), *([ev.DeltaFrom(OLD, NEW_FOLDED)] if folded else []))
-    rig.do(ev.PublishRequested(2, "o", NEW, 3, 1.0, ev.Topology.CHAINS, 0, 1000, 0.0, deltas=deltas))
-    rig.do(ev.Offered("o", 1, NEW, 3, "full", 1_000_000, 1_000_000, FULL_CHUNKS))
-    rig.do(ev.RootAnnounced("o", 1, NEW, NEW_ROOT))
+    rig.do(ev.PublishRequested(2, origin, NEW, 3, 1.0, ev.Topology.CHAINS, 0, 1000, 0.0, deltas=deltas))
+    rig.do(ev.Offered(origin, 1, NEW, 3, "full", 1_000_000, 1_000_000, FULL_CHUNKS))
+    rig.do(ev.RootAnnounced(origin, 1, NEW, NEW_ROOT))
     for object_id in (NEW_DELTA, NEW_FOLDED) if folded else (NEW_DELTA,):
-        rig.do(ev.Offered("o", 1, object_id, 3, "delta", 10_000, 1_000_000, DELTA_CHUNKS, changed_elements=5))
+        rig.do(ev.Offered(origin, 1, object_id, 3, "delta", 10_000, 1_000_000, DELTA_CHUNKS, changed_elements=5))
 
 
 def test_one_that_is_landing_the_base_takes_the_delta_then() -> None:
@@ -260,6 +261,26 @@ def test_one_that_is_receiving_the_base_in_full_finishes_it_unless_it_has_just_b
     assert rig.stand_in(NEW_DELTA) == "a"
     rig.holds("x", FULL, ObjectState.VERIFIED, FULL_CHUNKS)
     assert (rig.stand_in(NEW), rig.stand_in(NEW_DELTA)) == ("y", "ax")
+
+
+def test_one_whose_publisher_was_killed_under_the_base_gets_a_delta_from_what_it_has() -> None:
+    """Another process of it publishes: what it kept leads from the version before, too."""
+    for landed in (False, True):
+        rig = Rig("ab")
+        rig.open()
+        for name in "ab":
+            rig.holds(name, DELTA, ObjectState.RECEIVING, DELTA_CHUNKS // 2)
+        if landed:
+            rig.applies("b")  # and feeds the other one
+        rig.do(ev.SessionLost("o", 1))
+        rig.wait(2.0)
+        rig.do(ev.Hello("o2", 1, Role.ORIGIN, "o2", 1, "h:1", uplink_bytes_per_s=50e6))
+        publish_third(rig, folded=True, origin="o2")
+        where = [rig.stand_in(i) for i in (NEW, NEW_DELTA, NEW_FOLDED)]
+        assert where == (["", "b", ""] if landed else ["", "", "ab"])
+        if landed:
+            rig.applies("a")
+            assert rig.stand_in(NEW_DELTA) == "ab"
 
 
 def test_a_joiner_that_can_be_dialled_is_fed_by_one_that_cannot() -> None:

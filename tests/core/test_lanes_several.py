@@ -5,6 +5,7 @@
 | workers prove different bases                         | a lane for each base, the full object for the rest |
 | one proves several                                    | the delta from the newest of them |
 | more bases than lanes                                 | that from the last version, then those that most need |
+| a worker tells that its base has gone                 | no delta begins there |
 | payload delta, and all prove some base                | accepted |
 | one that was away comes back behind                   | the folded delta, from a peer when the publisher is gone |
 | one of the deltas is not made                         | only those that waited for it get the full object |
@@ -152,6 +153,21 @@ def test_one_that_is_away_and_may_come_back() -> None:
     rig.wait(8)  # the publisher goes
     rig.join("p", [BEHIND])
     assert rig.stand_in(FOLDED) == "pq"  # from the one that has it
+
+
+def test_what_a_worker_no_longer_has_is_no_base() -> None:
+    """A publisher may come with an older base than the fleet's: its cache is that of another host, or was put back."""
+    rig = Rig("ab")
+    behind(rig, c=[BEHIND, BASE])
+    for name in "abc":
+        rig.do(ev.HoldingChanged(name, rig.sessions[name], Holding.gone(BASE.object_id)))
+        assert BASE.object_id not in rig.fleet.state.workers[name].holdings  # nor does the list of them grow
+    (refused,) = of(rig.publish(Payload.DELTA, bases=ALL), fx.RequestRefused)
+    assert isinstance(refused, fx.RequestRefused)
+    assert "a, b do not hold the base" in refused.message
+    (accepted,) = of(rig.publish(bases=ALL), fx.PublishAccepted)
+    assert isinstance(accepted, fx.PublishAccepted)
+    assert accepted.base_roots == (OLDER,)
 
 
 def test_one_of_the_deltas_is_not_made() -> None:

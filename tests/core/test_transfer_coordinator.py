@@ -25,7 +25,7 @@ from relay_rig import (
 )
 
 from chappe.core.effects import Log
-from chappe.core.events import HeldEdge, ObjectState
+from chappe.core.events import HeldEdge, Holding, ObjectState
 from chappe.core.installing import InstallMode
 from chappe.core.reasons import ParentLossReason as Loss
 from chappe.core.relay_events import (
@@ -44,6 +44,7 @@ from chappe.core.relay_events import (
     Progress,
     Removed,
     ReportConnected,
+    ReportHolding,
     Restored,
     Retain,
     Tick,
@@ -96,6 +97,7 @@ def test_c4_what_is_not_named_is_dropped_unless_it_has_landed() -> None:
     effects = rig.assign()
     assert of(effects, CloseFetch) == [CloseFetch(1)]
     assert of(effects, DropObject) == [DropObject(A)]
+    assert [report.holding for report in of(effects, ReportHolding)] == [Holding.gone(A)]
     assert rig.machine.holdings() == ()
     rig.assign(target(B, 2), order(B, parent=P))
     landed(rig, B, 2, ROOT_B)
@@ -103,7 +105,8 @@ def test_c4_what_is_not_named_is_dropped_unless_it_has_landed() -> None:
     assert of(effects, DropObject) == []
     assert of(effects, Retain) == [Retain((), (2,))]
     assert [h.object_id for h in rig.machine.holdings()] == [B]
-    rig.do(Removed((B,)))
+    told = of(rig.do(Removed((B, "c" * 32))), ReportHolding)
+    assert [report.holding for report in told] == [Holding.gone(B)]  # no delta begins there
     assert rig.machine.holdings() == ()
 
 

@@ -69,7 +69,15 @@ def _heads_for(worker: Worker, publication: Publication) -> bool:
     if holding is not None and holding.state is ObjectState.DISK_FULL:
         return False
     held = chunks_held(holding, publication.chunks_total)
+    if held < publication.chunks_total and _waits_for_publisher(worker, publication):
+        return False
     return worker.superseded or held > (1 - FINISH_SHARE_OF_BASE) * publication.chunks_total
+
+
+def _waits_for_publisher(worker: Worker, publication: Publication) -> bool:
+    """That one has gone, and nobody who is here feeds this worker's chains: it will hardly finish."""
+    places = publication.layout.places(worker.worker_id)
+    return publication.origin_out and not (places and all(place.chain.rooted for place in places))
 
 
 def promised(state: FleetState, deltas: Iterable[DeltaFrom], most: int, now: float) -> dict[str, str]:

@@ -58,6 +58,15 @@ class Holding:
     chunks_total: int | None = None
     reason: str = ""
 
+    @classmethod
+    def gone(cls, object_id: str) -> Holding:
+        return cls(object_id, ObjectState.RECEIVING)
+
+    @property
+    def nothing(self) -> bool:
+        """Not a byte of it is there, and none is on its way that anybody has heard of."""
+        return self == Holding.gone(self.object_id)
+
 
 @dataclass(frozen=True, slots=True)
 class HeldEdge:

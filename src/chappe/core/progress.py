@@ -86,6 +86,9 @@ class Progress:
     def take_holding(self, worker: Worker, holding: Holding, *, afresh: bool = False) -> Publication | None:
         """Record what a worker says of an object. Returns the publication when level, state or wholeness is news."""
         publication = self._publication_of(holding)
+        if holding.nothing and (publication is None or not publication.active):
+            worker.holdings.pop(holding.object_id, None)  # no delta begins there any more
+            return None
         if publication is None:
             if holding.version:
                 worker.holdings[holding.object_id] = holding  # a delta may begin there

@@ -32,7 +32,7 @@ coordinator
   c1  is away                                   fetches, landing and installing go on; only leaving does not wait for it
   c2  comes back with the same assignment       nothing changes, it is acknowledged
   c3  sends an older assignment                 ignored
-  c4  names an object no more                   partial: dropped; landed: left to retention
+  c4  names an object no more                   partial: dropped; landed: left to retention; told when it is gone
   c5  knows no parent                           the fetch is closed, the object waits and keeps serving
   c6  does not know the root yet                RECEIVED, lands when it comes
   c7  names another root for what has landed    the landed one stays and is what is reported
@@ -208,9 +208,7 @@ class Transfer:
             case LandFailed():
                 return self._on_land_failed(event, now)
             case Removed(object_ids):
-                for object_id in object_ids:
-                    self._forget_landed(object_id)
-                return []
+                return [effect for object_id in object_ids for effect in self._forget_landed(object_id)]
             case InstallEnded(version, ok, reason):
                 return self._on_install_ended(version, ok, reason)
             case Connected() | Disconnected():
@@ -264,7 +262,7 @@ class Transfer:
         if stays or held.landing or self._target(held.object_id) is not None:
             return []
         del self._objects[held.object_id]
-        return [DropObject(held.object_id)]
+        return [DropObject(held.object_id), ReportHolding(Holding.gone(held.object_id))]
 
     def _retain(self) -> Retain:
         objects = {t.object_id for t in self._assignment.targets} | {o.object_id for o in self._assignment.edges}
@@ -409,10 +407,13 @@ class Transfer:
         outcome = Log("installed" if ok else "install failed", reason or "ok", {"version": version})
         return [*(ReportHolding(held.holding()) for held in of), outcome]
 
-    def _forget_landed(self, object_id: str) -> None:
+    def _forget_landed(self, object_id: str) -> list[RelayEffect]:
+        """The coordinator hears of it: no delta is to begin at what is not here any more."""
         held = self._objects.get(object_id)
-        if held is not None and held.landed and self._target(object_id) is None:
-            del self._objects[object_id]
+        if held is None or not held.landed or self._target(object_id) is not None:
+            return []
+        del self._objects[object_id]
+        return [ReportHolding(Holding.gone(object_id))]
 
     # ---- leaving, and time -----------------------------------------------------------------------------------------
 
