@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 from cyclopts import Parameter
 
-from bench.deltaencode import encoding, two_encoders
+from bench.deltaencode import Hands, encoding, two_hands
 from bench.deltafirst import first_bytes
 from bench.deltaland import SHARDS, landings
 from bench.deltashow import show, show_first, show_landings
@@ -34,7 +34,6 @@ from chappe.core.digest import XXH3_128
 from chappe.core.manifest import FileEntry, TensorEntry
 from chappe.hop.malloc import raise_thresholds
 from chappe.hop.ordered import OrderedMap, one_at_a_time
-from chappe.origin.encoders import Encoders
 from chappe.payload.container import DataChunk, Packer, parse_chunk
 from chappe.payload.delta import BlockState, apply_block, base_bytes, encode_delta
 from chappe.payload.fold import Delta
@@ -83,18 +82,18 @@ def delta(
     """Measure the delta codec."""
     raise_thresholds()
     rows = []
-    with two_encoders() as encoders:
+    with two_hands() as hands:
         for density in DENSITIES:
             update = adam_update(settings.size, learning_rate_for(density))
             row = {
                 "data": f"synthetic, lr {update.learning_rate:.1e}",
                 "aim": AIMS[density],
                 **measure(update, settings.repeat),
-                **encoding(update, settings.memory_directory, settings.repeat, ROOT, encoders),
+                **encoding(update, settings.memory_directory, settings.repeat, ROOT, hands),
             }
             rows.append(row | rivals(update.base, update.target, settings.slow_size))
         if settings.minilm:
-            rows += minilm_rows(settings, encoders)
+            rows += minilm_rows(settings, hands)
     landed = landing_rows(settings) if settings.landing_size else []
     first = first_rows(settings) if settings.first_size else []
     report = {"size_bytes": settings.size, "cores": os.cpu_count(), "machine": platform.machine(), "rows": rows}
@@ -252,7 +251,7 @@ def rivals(base: Bf16, target: Bf16, slow_size: int) -> Row:
     return shares
 
 
-def minilm_rows(settings: DeltaSettings, encoders: Encoders) -> list[Row]:
+def minilm_rows(settings: DeltaSettings, hands: Hands) -> list[Row]:
     from bench.minilm import train
     from chappe.cli.demomodel import cached_model, fetch_model
 
@@ -267,6 +266,6 @@ def minilm_rows(settings: DeltaSettings, encoders: Encoders) -> list[Row]:
         update = Update(base, target, learning_rate, float(np.count_nonzero(base != target)) / base.size)
         label = f"MiniLM, lr {learning_rate:.0e}, {steps} step{'s' if steps > 1 else ''}"
         measured = measure(update, settings.repeat)
-        measured |= encoding(update, settings.memory_directory, settings.repeat, ROOT, encoders)
+        measured |= encoding(update, settings.memory_directory, settings.repeat, ROOT, hands)
         rows.append({"data": label, "aim": None, **measured, **rivals(base, target, settings.slow_size)})
     return rows

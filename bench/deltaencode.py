@@ -1,4 +1,5 @@
-"""How soon a publisher has encoded a delta of files: with one thread, with two, and with two processes.
+"""How soon a publisher has encoded a delta of files: with one thread, with two, and with two processes. Beside it what
+two processes gain that do the same and have nothing to do with each other (`bench.encodealone`): this machine's bound.
 
 All that it does is timed: reading both snapshots, proving the base, comparing, packing, writing the file. Rounds
 alternate, so that what else the machine does counts for all three; processes are up before, as with a trainer's second
@@ -12,6 +13,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +22,13 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from bench import scratch
+from bench.encodealone import alone_s, processes
 from bench.updates import Update
 from chappe.core.digest import XXH3_128
 from chappe.core.manifest import LEAF_BYTES, Manifest
 from chappe.origin.blocksources import Compared
 from chappe.origin.deltas import DeltaFile
+from chappe.origin.encoder import Task
 from chappe.origin.encoders import Encoders
 from chappe.origin.hashing import hash_snapshot
 from chappe.origin.scan import Snapshot, scan
@@ -33,16 +38,27 @@ Row = dict[str, Any]
 HANDS = 2
 
 
-def encoding(update: Update, directory: Path, repeat: int, root: str, encoders: Encoders) -> Row:
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """Processes of a publisher, and such as belong to nobody."""
+
+    encoders: Encoders
+    alone: Pool
+
+
+def encoding(update: Update, directory: Path, repeat: int, root: str, hands: Hands) -> Row:
     """`directory` holds both snapshots and the delta's file. Speeds are of the full size, scalings medians."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=scratch.prefix("de"), dir=directory)))
         base, target = (_written(home / name, v) for name, v in (("base", update.base), ("target", update.target)))
         kept = Base(hash_snapshot(base), (1,), base)
+        task = Task(base, target, XXH3_128.name, XXH3_128.name)
         ways: dict[str, Callable[[], float]] = {
             "thread": lambda: _encode(Compared(kept, target), target, home, 1, root),
             "threads": lambda: _encode(Compared(kept, target), target, home, HANDS, root),
-            "processes": lambda: _encode(Compared(kept, target, encoders), target, home, HANDS, root),
+            "processes": lambda: _encode(Compared(kept, target, hands.encoders), target, home, HANDS, root),
+            "one alone": lambda: alone_s(hands.alone, task, 1),
+            "both alone": lambda: alone_s(hands.alone, task, HANDS),
         }
         for way in ways.values():
             way()
@@ -54,16 +70,17 @@ def encoding(update: Update, directory: Path, repeat: int, root: str, encoders: 
             f"publisher_scaling_{HANDS}_{name}": statistics.median(s["thread"] / s[name] for s in took)
             for name in ("threads", "processes")
         },
+        f"machine_scaling_{HANDS}": statistics.median(s["one alone"] / s["both alone"] for s in took),
     }
 
 
 @contextmanager
-def two_encoders() -> Iterator[Encoders]:
+def two_hands() -> Iterator[Hands]:
     """That have begun."""
-    with closing(Encoders(HANDS)) as encoders:
+    with closing(Encoders(HANDS)) as encoders, processes(HANDS) as alone:
         encoders.start()
         encoders.wait()
-        yield encoders
+        yield Hands(encoders, alone)
 
 
 def _written(folder: Path, values: np.ndarray[Any, Any]) -> Snapshot:

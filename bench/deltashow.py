@@ -12,9 +12,13 @@ from rich.table import Table
 from bench.rivals import EXACT, SLOW
 
 Row = dict[str, Any]
+SCALINGS = ("publisher_scaling_2_threads", "publisher_scaling_2_processes", "machine_scaling_2")
+"""Of encoding files, over one thread of a publisher, and over one process without."""
 
 
 def show_landings(rows: Sequence[Row]) -> None:
+    if not rows:
+        return
     table = Table(
         "store", "write + fsync", "all chunks at once", "100 Mbit/s", "memory", title="last chunk to landed, s"
     )
@@ -51,7 +55,8 @@ def show(rows: Sequence[Row], size: int) -> None:
         "2 threads",
         title="speed of the codec, from memory to memory, of full size",
     )
-    published = Table("data", "1 thread, GB/s", "2 threads", "2 processes", title="a publisher's files encoded")
+    columns = ("data", "1 thread, GB/s", "2 threads", "2 processes", "2 processes without a publisher over one")
+    published = Table(*columns, title="a publisher's files encoded")
     for row in rows:
         aim = "" if row["aim"] is None else f"{row['aim']:.2%}"
         others = ("-" if row[name] is None else f"{row[name]:.2%}" for name in names)
@@ -63,7 +68,7 @@ def show(rows: Sequence[Row], size: int) -> None:
             figures += [row[f"{name}_gb_per_cpu_s"], row[f"{name}_gb_per_s"]]
             figures.append(row[f"{name}_scaling_2"])
         speeds.add_row(row["data"], *(f"{figure:.2f}" for figure in figures))
-        scalings = (f"x {row[f'publisher_scaling_2_{name}']:.2f}" for name in ("threads", "processes"))
+        scalings = (f"x {row[name]:.2f}" for name in SCALINGS)
         published.add_row(row["data"], f"{row['publisher_gb_per_s']:.2f}", *scalings)
     console.print(sizes)
     console.print(speeds)

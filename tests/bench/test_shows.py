@@ -52,6 +52,7 @@ DELTA = [
         "publisher_gb_per_s": 1.0,
         "publisher_scaling_2_threads": 1.2,
         "publisher_scaling_2_processes": 1.9,
+        "machine_scaling_2": 1.95,
         **dict.fromkeys(EXACT, 2 * density),
     }
     for density in (0.05, 0.01)
