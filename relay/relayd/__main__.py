@@ -19,8 +19,8 @@ HELP = (
 
 EXAMPLE = """\
 relayd --coordinator trainer.example:7400 --store /var/lib/relayd \\
-    --listen 0.0.0.0:7401 --downlink 100mbit --uplink 100mbit \\
-    --tls-cert relay1.pem --tls-key relay1.key --tls-ca ca.pem \\
+    --name worker-1 --listen 0.0.0.0:7401 --downlink 100mbit --uplink 100mbit \\
+    --tls-cert worker-1.pem --tls-key worker-1-key.pem --tls-ca ca.pem \\
     --install 'command /usr/local/bin/load-weights'
 """
 

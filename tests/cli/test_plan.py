@@ -226,6 +226,24 @@ def test_activation(capsys: pytest.CaptureFixture[str]) -> None:
     assert "fibre-4" in text(capsys, "activation", *HOSTS, *LOOP)
 
 
+def test_activation_of_kinds_of_hosts_that_are_given_as_flags(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offers = ["--offers", "4xRTX-5090@0.35/0.33, 2xA100@3.06"]
+    wanted = ["--required-rollouts-per-s", "2", "--gamma", "1", "--rollouts-per-s", "1.9"]
+    found = answer(capsys, "activation", *offers, *wanted)
+    assert found["activate"] == [*(f"RTX-5090-{i}" for i in range(1, 5)), "A100-1"]
+    assert found["standby"] == ["A100-2"]
+    assert found["rollouts_per_s"] == pytest.approx(4 * 0.33 + 1.9)
+    assert found["price_per_hour"] == pytest.approx(4 * 0.35 + 3.06)
+    scenario = tmp_path / "s.toml"
+    scenario.write_text('offers = "4xRTX-5090@0.35/0.33, 2xA100@3.06/1.9"\ngamma = 1\n')
+    asked = ["activation", "--scenario", str(scenario), "--required-rollouts-per-s", "2"]
+    assert answer(capsys, *asked) == found
+    assert answer(capsys, *asked, *HOSTS[2:])["activate"][0] == "cable-1", "a flag counts before the file"
+    assert answer(capsys, *asked, *HOSTS[2:], "--offers", "9xT4@0.1/0.3")["activate"][0] == "T4-1"
+
+
 def test_activation_that_falls_short_says_which_kappa_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("activation", *HOSTS, *LOOP, "--gamma", "2") == 1
     assert "kappa 3 is enough for these workers" in capsys.readouterr().err

@@ -8,12 +8,14 @@
 | delta leads to another root                 | DeltaError, nothing left of it |
 | cut short, altered, not a delta             | DeltaError |
 | no room, at any operation                   | DiskFullError, nothing left; lands when there is room |
+| room for what is written alone              | lands: what is linked needs none |
 | dies, at any operation                      | old or new version whole; landing again gives the new one |
 | the full object is here half received       | DeltaError: it is on its way as that one |
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ import pytest
 from chappe.core.events import ObjectState
 from chappe.core.manifest import DELTA_FILE
 from chappe.errors import DeltaError, DiskFullError
+from chappe.hop import disk as disk_module
 from chappe.hop.store import Store
 from chappe.hop.verify import verify_directory
 from chappe.payload.container import Packer
@@ -248,6 +251,44 @@ def test_no_room_leaves_nothing_and_lands_later(store: Store, disk: FaultyDisk, 
     store.empty_trash()
     assert untouched(store)
     assert tree(store.land(DELTA.object_id, 2, TARGET.root).path) == TARGET.files
+
+
+def test_room_is_asked_for_what_is_written_and_not_for_what_is_linked(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what would help is said: here somebody reads a version that would have gone."""
+    receive(store, DELTA).flush()
+    largest = max(len(data) for path, data in TARGET.files.items() if data != BASE.files.get(path))
+    assert largest + 4096 < TARGET.manifest.payload_bytes
+    monkeypatch.setattr(disk_module, "free_bytes", lambda _path: largest - 1)
+    with pytest.raises(DiskFullError, match=r"version 2: 1 B short .* needed, .* free in .*\. Free some space, the"):
+        store.land(DELTA.object_id, 2, TARGET.root)
+    assert untouched(store)
+    monkeypatch.setattr(disk_module, "free_bytes", lambda _path: largest)
+    assert tree(store.land(DELTA.object_id, 2, TARGET.root).path) == TARGET.files
+    monkeypatch.undo()
+    receive(store, OTHER)
+    with store.hold(1), store.hold(2):
+        monkeypatch.setattr(store._disk, "rename", no_more_room)
+        with pytest.raises(DiskFullError, match=r"Free some space, or end what still reads version 1, the transfer"):
+            store.land(OTHER.object_id, 3, OTHER.root)
+
+
+def no_more_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_file_as_long_as_none_of_the_base_s_is_asked_for_before_anything_is_made(
+    store: Store, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longer = full_model(TARGET.files | {"config.json": TARGET.files["config.json"] + b" " * 5000}, f"{7:032x}")
+    delta = delta_model(BASE, longer, f"{8:032x}").delta
+    receive(store, delta).flush()
+    before = len(disk.operations)
+    monkeypatch.setattr(disk_module, "free_bytes", lambda _path: 4999)
+    with pytest.raises(DiskFullError, match="short"):
+        store.land(delta.object_id, 2, longer.root)
+    assert not {"create", "link", "pwrite"} & set(disk.operations[before:])
 
 
 def test_it_dies_at_every_operation(home: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import tomllib
@@ -9,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from relayd.__main__ import EXAMPLE
 from relayd.config import InstallHook, RelaydSettings, parse_install
 from relayd.daemon import Endpoints
 
 from chappe.core.installing import InstallMode
 from chappe.errors import ConfigError, UsageError
+from chappe.keys import init_fleet, issue
 from chappe.units import parse_rate
 
 
@@ -122,3 +125,12 @@ def test_wrong_usage_ends_with_2_and_help_with_0() -> None:
     shown = _run("--help")
     assert shown.returncode == 0
     assert "relayd --coordinator trainer.example:7400 --store /var/lib/relayd" in shown.stdout
+
+
+def test_the_example_names_the_files_that_keys_issue_writes(tmp_path: Path) -> None:
+    words = EXAMPLE.replace("\\\n", " ").split()
+    said = dict(itertools.pairwise(words))
+    init_fleet(tmp_path)
+    files = issue(tmp_path, said["--name"])
+    written = (files.cert.name, files.key.name, files.ca.name)
+    assert tuple(said[f"--tls-{which}"] for which in ("cert", "key", "ca")) == written

@@ -32,7 +32,9 @@ COMMANDS = {
     "activation": (
         "chappe.cli.planactivation:activation",
         "Which workers to activate: the cheapest that together make enough.",
-        "chappe plan activation --fleet hosts.toml --required-rollouts-per-s 2.62",
+        'chappe plan activation --offers "8xRTX-5090@0.35/0.33, 2xA100@3.06/1.9" \\\n'
+        "    --required-rollouts-per-s 2.62\n"
+        "chappe plan activation --fleet hosts.toml --t-train 1500s --t-bcast 1437s --kappa 2 --batch 2048",
     ),
     "cost": (
         "chappe.cli.plancost:cost",

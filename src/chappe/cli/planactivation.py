@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from chappe.cli.plancapacity import NO_LINKS, NO_PAYLOAD, NO_PERIOD, NO_POOL, Loop, read_loop
-from chappe.cli.planfleet import candidates_of, read_hosts
+from chappe.cli.planfleet import candidates_of, offered, read_hosts
 from chappe.cli.plankeys import ActivationKeys, LinkKeys, PayloadKeys, PeriodKeys, PoolKeys, Scenario
 from chappe.cli.planshow import DEFAULT_OUTPUT, Answer, Output, answer, facts, grid, stack
 from chappe.cli.settings import Flat
@@ -46,10 +46,16 @@ def _activation(
     pool: PoolKeys,
     scenario: Scenario,
 ) -> Answer:
-    keys, gamma = scenario.merge(activation), scenario.merge(pool).gamma
-    candidates = candidates_of(read_hosts(scenario.merge(links), scenario))
+    keys, workers = scenario.merge(activation), scenario.merge(pool)
+    gamma = workers.gamma
+    by_fleet = "fleet" in links.model_fields_set and "offers" not in activation.model_fields_set
+    hosts = offered(keys.offers, workers.rollouts_per_s) if keys.offers and not by_fleet else None
+    candidates = candidates_of(read_hosts(scenario.merge(links), scenario) if hosts is None else hosts)
     if not candidates:
-        raise UsageError("activation needs workers: [[hosts]] with price_per_hour and rollouts_per_s, by --fleet")
+        raise UsageError(
+            "activation needs workers: --offers 8xRTX-5090@0.35/0.33 for kinds of hosts, or [[hosts]] with "
+            "price_per_hour and rollouts_per_s, by --fleet or in the scenario"
+        )
     loop = None
     if keys.required_rollouts_per_s is None:
         loop = read_loop(payload, links, period, scenario)

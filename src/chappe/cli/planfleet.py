@@ -29,6 +29,7 @@ from chappe.planning.forecast import equal_links
 from chappe.planning.topology import Link
 from chappe.v1 import coordinator_pb2 as pb
 
+_OFFER = re.compile(r"(\d+)\s*x\s*([^@\s]+)\s*@\s*([0-9.eE+-]+)\s*(?:/\s*([0-9.eE+-]+))?")
 _KIND = re.compile(r"\s*(\d+)\s*x\s*([^@\s]+)\s*(?:@\s*([0-9.eE+-]+)\s*)?")
 
 
@@ -154,6 +155,23 @@ def candidates_of(hosts: Sequence[HostKeys]) -> list[Candidate]:
             raise ConfigError(f"host {host.name!r}: {missing} is missing")
         found += [Candidate(name, host.price_per_hour, host.rollouts_per_s) for name in host.names()]
     return found
+
+
+def offered(texts: Sequence[str], rollouts_per_s: float | None) -> list[HostKeys]:
+    """`8xRTX-5090@0.35/0.33, 2xA100@3.06` to kinds of hosts. Raises UsageError that names the kind."""
+    hosts: list[HostKeys] = []
+    for text in (part.strip() for given in texts for part in given.split(",")):
+        match = _OFFER.fullmatch(text)
+        if match is None:
+            raise UsageError(f"--offers: {text!r} is not an offer: write it like 8xRTX-5090@0.35/0.33")
+        count, name, price, rate = match.groups()
+        if rate is None and rollouts_per_s is None:
+            raise UsageError(f"--offers: {text!r} has no rollouts per second: write {text}/RATE, or --rollouts-per-s")
+        if any(name == host.name for host in hosts):
+            raise UsageError(f"--offers: {name!r} is there twice")
+        values = {"price_per_hour": price, "rollouts_per_s": rollouts_per_s if rate is None else rate}
+        hosts.append(validated(HostKeys, {"name": name, "count": count, **values}, f"--offers: {text!r}"))
+    return hosts
 
 
 def price_list(texts: Sequence[str]) -> dict[str, float]:

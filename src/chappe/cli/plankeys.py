@@ -138,8 +138,11 @@ class PoolKeys(Settings):
 
 
 class ActivationKeys(Settings):
-    """Whom to choose from is in --fleet (price_per_hour and rollouts_per_s of each host)."""
+    """Whom to choose from: kinds of hosts by --offers, or each host in --fleet (price_per_hour and rollouts_per_s)."""
 
+    offers: Texts = ()
+    """Kinds of hosts, COUNTxNAME@PRICE/ROLLOUTS with the price per hour and one host's rollouts per second:
+    "8xRTX-5090@0.35/0.33, 2xA100@3.06/1.9". Those without /ROLLOUTS have --rollouts-per-s."""
     required_rollouts_per_s: Positive | None = None
     """What the pool must make; worked out from the training loop unless given."""
     draws: Count = 1000

@@ -82,8 +82,8 @@ def _apply(disk: Disk, work: ObjectLayout, arriving: Arriving, read: ReadAt, bas
         raise DeltaError("the version that the delta begins at has other tensors here than at the publisher")
     plan = DeltaPlan.between(have, SnapshotTable.build(target.files, target.tensors))
     files = TargetFiles(disk, work, target, base, plan, arriving)
-    there = files.clear()
-    short = no_room(work.root, target.payload_bytes - there)
+    files.clear()
+    short = no_room(work.root, files.surely_written_bytes())
     if short is not None:  # asked first, so as not to fill the disk only to see that it does not fit
         raise short
     blocks = BlockStream(plan, target.algorithm, envelope)

@@ -20,27 +20,26 @@ from chappe.hop.allocate import allocate
 from chappe.units import format_size
 
 SYNC_THREADS_MAX = 8
+HELPS = "Free some space"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _FICLONE = 0x40049409  # _IOW(0x94, 9, int), of linux/fs.h
 _CLONE_REFUSED = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM)
 
 
-def store_error(error: OSError, what: str) -> StoreError:
-    """DiskFullError when there is no room (or quota), else StoreError."""
+def store_error(error: OSError, what: str, helps: str = HELPS) -> StoreError:
+    """DiskFullError when there is no room (or quota), which says what helps; else StoreError."""
     if error.errno in _NO_ROOM:
-        return DiskFullError(
-            f"no room for {what}: {error.strerror}. Free some space, the transfer then goes on by itself"
-        )
+        return DiskFullError(f"no room for {what}: {error.strerror}. {helps}, the transfer then goes on by itself")
     return StoreError(f"{what}: {error}")
 
 
-def no_room(path: Path, needed_bytes: int) -> OSError | None:
+def no_room(path: Path, needed_bytes: int, more: str = "") -> OSError | None:
     """What to raise where so many bytes are to be written below `path`, and are not free. None: they are."""
     free = free_bytes(path)
     if needed_bytes <= free:
         return None
     short, needed = format_size(needed_bytes - free), format_size(needed_bytes)
-    return OSError(errno.ENOSPC, f"{short} short ({needed} needed, {format_size(free)} free in {path})")
+    return OSError(errno.ENOSPC, f"{short} short ({needed} needed, {format_size(free)} free in {path}){more}")
 
 
 def with_shortage(error: OSError, path: Path, needed_bytes: int) -> OSError:

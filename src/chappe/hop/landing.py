@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chappe.errors import DiskFullError, StoreError, VersionConflictError
-from chappe.hop.disk import Disk, files_below, store_error
+from chappe.hop.disk import HELPS, Disk, files_below, store_error
 from chappe.hop.layout import StoreLayout, is_object_id, version_of
 from chappe.hop.objects import StoredObject
 from chappe.hop.records import LandingRecord, read_landing
@@ -35,7 +35,9 @@ FILE_MODE = 0o444
 DIRECTORY_MODE = 0o555
 
 
-def land(disk: Disk, layout: StoreLayout, held: StoredObject, record: LandingRecord, *, adopt: bool) -> None:
+def land(
+    disk: Disk, layout: StoreLayout, held: StoredObject, record: LandingRecord, *, adopt: bool, helps: str = HELPS
+) -> None:
     """All steps. Raises DiskFullError (try again when there is room) or StoreError (receive it again)."""
     own, target = layout.object(held.object_id), layout.snapshot(record.version)
     if not adopt and target.exists():
@@ -50,7 +52,7 @@ def land(disk: Disk, layout: StoreLayout, held: StoredObject, record: LandingRec
             held.relocate(record, target, lambda: disk.rename(own.files, target))
         settle(disk, layout, held.object_id, record.version)
     except OSError as error:
-        raise store_error(error, f"landing version {record.version}") from error
+        raise store_error(error, f"landing version {record.version}", helps) from error
 
 
 def _seal(disk: Disk, layout: StoreLayout, held: StoredObject, record: LandingRecord, adopt: bool) -> None:

@@ -18,7 +18,7 @@ from chappe.errors import DeltaError, RootMismatchError, StoreError, VersionConf
 from chappe.hop import identity, landing, retention
 from chappe.hop.ahead import NOTHING, Appliers, Base
 from chappe.hop.becoming import become_full
-from chappe.hop.disk import Disk, store_error
+from chappe.hop.disk import HELPS, Disk, store_error
 from chappe.hop.layout import StoreLayout
 from chappe.hop.objects import StoredObject
 from chappe.hop.opening import set_aside, take_up
@@ -167,7 +167,7 @@ class Store:
                 held = self._land(held, record)
                 self._share_installed(version)
             except OSError as error:
-                raise store_error(error, f"landing version {version}") from error
+                raise store_error(error, f"landing version {version}", self._makes_room()) from error
             finally:
                 self._end_landing()
         return self._snapshot(held, record)
@@ -206,7 +206,8 @@ class Store:
             raise RootMismatchError(
                 f"object {held.object_id} has root {found}, version {record.version} was announced with {record.root}"
             )
-        landing.land(self._disk, self.layout, held, record, adopt=self._is_here(record))
+        adopt = self._is_here(record)
+        landing.land(self._disk, self.layout, held, record, adopt=adopt, helps=self._makes_room())
         return held
 
     def _is_here(self, record: LandingRecord) -> bool:
@@ -275,7 +276,7 @@ class Store:
             full.ledger.add(0, full.ledger.total or 0)
             self._objects[object_id] = full
         try:
-            landing.land(self._disk, self.layout, full, record, adopt=False)
+            landing.land(self._disk, self.layout, full, record, adopt=False, helps=self._makes_room())
         except BaseException:
             with self._claim:
                 self._give_up(object_id)
@@ -377,6 +378,13 @@ class Store:
             for object_id in gone.objects:
                 self._drop(object_id)
         return gone
+
+    def _makes_room(self) -> str:
+        """What a person can do: what retention would take by itself has gone already."""
+        read = sorted({v for v, readers in self._readers.items() if readers} - {landing.current_version(self.layout)})
+        if not read:
+            return HELPS
+        return f"{HELPS}, or end what still reads version {', '.join(map(str, read))}"
 
     def _held_versions(self) -> list[int]:
         return self._appliers.bases() + [version for version, readers in self._readers.items() if readers]

@@ -5,6 +5,9 @@
         ▼ new file: a clone of the base's where the file system can, and what changes is written to it; elsewhere what
           was passed over is written, then every block as it comes
 
+Room is asked for where it is sure to be needed: at first for files that can be no link and no clone, and for the others
+when it is known that they are written. What a link or a clone shares takes none.
+
 A crash leaves files of the right size with whatever got into them: each block of such a file is looked at first, and
 left alone when it is the target's. Only a file that has this one name is ever written to: what is served, or may be
 mapped, has another. Used by one thread.
@@ -20,7 +23,7 @@ from pathlib import Path
 
 from chappe.core.manifest import Manifest
 from chappe.hop.ahead import Arriving, Base
-from chappe.hop.disk import Disk, files_below
+from chappe.hop.disk import Disk, files_below, no_room
 from chappe.hop.layout import ObjectLayout
 from chappe.payload.envelope import WholeBlock
 from chappe.payload.plan import Block, DeltaPlan
@@ -63,19 +66,20 @@ class TargetFiles:
         self._left = False  # the file at hand was there before us
         self._cloned = NO_BASE  # the base's file whose bytes it has where nothing is written
 
-    def clear(self) -> int:
-        """Take away what is not the target's, and tell how many bytes of the rest are there already."""
+    def clear(self) -> None:
+        """Take away what is not the target's."""
         names = {self._top / entry.path for entry in self._target.files}
-        there = 0
         with self._arriving.acting():
             self._disk.mkdir(self._top)
             for path in files_below(self._top)[0]:
-                if path in names:
-                    at = path.lstat()
-                    there += min(at.st_blocks * 512, at.st_size) if at.st_nlink == 1 else at.st_size
-                else:
+                if path not in names:
                     self._disk.unlink(path)
-        return there
+
+    def surely_written_bytes(self) -> int:
+        """Of files that are as long as none of the base's, less what is there of them already."""
+        known = {entry.size_bytes for entry in self._base.manifest.files}
+        files = (entry for entry in self._target.files if entry.size_bytes not in known)
+        return sum(entry.size_bytes - _there_bytes(self._top / entry.path) for entry in files)
 
     def take(self, whole: WholeBlock) -> Iterator[Work]:
         """What a block asks for; blocks come in order."""
@@ -149,17 +153,28 @@ class TargetFiles:
             self._left = _may_be_written(path, size_bytes)
             if not self._left:
                 self._disk.unlink(path)
-                if (
-                    like != NO_BASE
-                    and size_bytes >= CLONE_BYTES_MIN
-                    and self._disk.clone(self._source_path(like), path)
-                ):
+                to_be_cloned = like != NO_BASE and size_bytes >= CLONE_BYTES_MIN
+                if to_be_cloned and self._disk.clone(self._source_path(like), path):
                     self._cloned = like
                 else:
+                    self._ask_for_room(path.parent, size_bytes, to_be_cloned)
                     self._disk.create(path, size_bytes)
         if self._cloned == NO_BASE:
             for whole in same.passed:
                 yield Work(whole, self._plan.block(whole.ordinal), write=True, look=self._left, first=False)
+
+    def _ask_for_room(self, directory: Path, size_bytes: int, to_be_cloned: bool) -> None:
+        more = "; a store on XFS or btrfs needs room only for what changes in a file" if to_be_cloned else ""
+        if (short := no_room(directory, size_bytes, more)) is not None:
+            raise short
+
+
+def _there_bytes(path: Path) -> int:
+    try:
+        at = path.lstat()
+    except FileNotFoundError:
+        return 0
+    return min(at.st_blocks * 512, at.st_size)
 
 
 def _may_be_written(path: Path, size_bytes: int) -> bool:
