@@ -17,6 +17,7 @@ from chappe.core.effects import Dialer
 from chappe.core.events import Role
 from chappe.core.holding import Held
 from chappe.core.installing import Installs
+from chappe.core.inventory import Inventory
 from chappe.core.measuring import Measuring
 from chappe.core.membership import Membership
 from chappe.core.placement import Placement
@@ -26,7 +27,6 @@ from chappe.core.ranges import Range
 from chappe.core.reasons import RebuildReason
 from chappe.core.slow import Slow
 from chappe.core.state import FleetState
-from chappe.core.transfer import Transfer
 from chappe.core.upstream import Upstream
 from chappe.hop.guard import EdgeGuard, Ticket
 from chappe.sim import storing
@@ -130,8 +130,8 @@ def _sender_is_always_the_limit(patch: pytest.MonkeyPatch) -> None:
 
 
 def _failed_hook_counts(patch: pytest.MonkeyPatch) -> None:
-    true = Transfer._on_install_ended
-    patch.setattr(Transfer, "_on_install_ended", lambda self, version, _, reason: true(self, version, True, reason))
+    true = Inventory.on_install_ended
+    patch.setattr(Inventory, "on_install_ended", lambda self, version, _, reason: true(self, version, True, reason))
 
 
 def _stays_only(patch: pytest.MonkeyPatch) -> None:

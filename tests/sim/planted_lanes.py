@@ -10,9 +10,9 @@ from planted import Bug, _nothing, _set
 from chappe.core import feeding, lanes, supersede
 from chappe.core.feeding import Feeding
 from chappe.core.holding import Held
+from chappe.core.inventory import Inventory
 from chappe.core.lanes import Lanes
 from chappe.core.publication import Publication
-from chappe.core.transfer import Transfer
 from chappe.sim import storing
 from chappe.sim.lanes import LANES_MIXED
 
@@ -58,16 +58,16 @@ def _delta_lands_as_itself(patch: pytest.MonkeyPatch) -> None:
 
 def _installed_is_not_kept(patch: pytest.MonkeyPatch) -> None:
     """The bug that seed 478 found: two deltas land while a hook runs, and the version that is served goes."""
-    true = Transfer._retain
+    true = Inventory.retain
 
-    def retain(self: Transfer) -> Any:
+    def retain(self: Inventory) -> Any:
         installed, self._installs.installed = self._installs.installed, 0
         try:
             return true(self)
         finally:
             self._installs.installed = installed
 
-    patch.setattr(Transfer, "_retain", retain)
+    patch.setattr(Inventory, "retain", retain)
 
 
 def _member_goes_elsewhere(patch: pytest.MonkeyPatch) -> None:

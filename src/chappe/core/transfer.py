@@ -2,7 +2,8 @@
 
 It decides which fetches run, when an object lands, which version the hook is started for, what is dropped, and what the
 coordinator hears. It must not know sockets, files, clocks or processes: events in, effects out, `handle` is the only
-mutator. Its children are not its business: the store serves them whatever happens here.
+mutator. Its children are not its business: the store serves them whatever happens here. What is here, lands and is
+installed is in `core/inventory`, the streams from parents in `core/upstreams`; here is what one means for the other.
 
       Assigned            last chunk            root known           no hook, or its yes
     ───────────▶ RECEIVING ────────▶ RECEIVED ──────────▶ VERIFIED ─────────────────────▶ INSTALLED
@@ -68,12 +69,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import count
 
-from chappe.core.effects import Log, Target, WakeAt
+from chappe.core.effects import Log, WakeAt
 from chappe.core.events import HeldEdge, Holding, ObjectState
 from chappe.core.holding import Held, Waiting
-from chappe.core.installing import InstallMode, Installs
+from chappe.core.installing import InstallMode
+from chappe.core.inventory import Inventory
 from chappe.core.ranges import Range, RangeSet
 from chappe.core.reasons import ParentLossReason
 from chappe.core.relay_events import (
@@ -85,16 +86,13 @@ from chappe.core.relay_events import (
     ChunksDropped,
     Connected,
     Disconnected,
-    DropObject,
     FetchConnected,
     FetchEnded,
     InstallEnded,
-    Land,
     Landed,
     LandFailed,
     LocalFault,
     Mend,
-    OpenObject,
     Progress,
     RelayEffect,
     RelayEvent,
@@ -103,13 +101,12 @@ from chappe.core.relay_events import (
     ReportHolding,
     ResetObject,
     Restored,
-    Retain,
     Stop,
     StopRequested,
     Tick,
 )
-from chappe.core.remapping import Remapping
 from chappe.core.upstream import Upstream
+from chappe.core.upstreams import Upstreams
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,53 +125,33 @@ class Transfer:
 
     def __init__(self, config: TransferConfig, restored: Iterable[Restored], jitter: Callable[[], float]) -> None:
         self.config = config
-        self._jitter = jitter
-        self._fetches = count(1)
-        self._objects: dict[str, Held] = {r.object_id: Held.restored(r) for r in restored}
-        self._upstreams: dict[tuple[str, int], Upstream] = {}
-        self._remapping = Remapping()
-        self._assignment = Assignment(0)
+        self._inventory = Inventory(config.install, config.install_timeout_s, restored)
+        self._upstreams = Upstreams(jitter)
         self._connected = False
         self._leave_by: float | None = None
         self._stopped = False
-        self._installs = Installs(config.install, config.install_timeout_s)
-        for held in self._objects.values():
-            if held.landed:
-                held.installed = held.installed or config.install is InstallMode.NONE or None
-                self._installs.restore(held.version, bool(held.installed))
 
     # ---- what is so now --------------------------------------------------------------------------------------------
 
     @property
     def assignment_epoch(self) -> int:
         """Of the last assignment carried out, 0 for none."""
-        return self._assignment.epoch
+        return self._inventory.assignment.epoch
 
     def holdings(self) -> tuple[Holding, ...]:
-        return tuple(held.holding() for held in self._objects.values())
+        return self._inventory.holdings()
 
     def edges(self) -> tuple[HeldEdge, ...]:
         """The streams that are really there."""
-        return tuple(edge for u in self._upstreams.values() if (edge := u.held()) is not None)
+        return self._upstreams.held()
 
     def versions(self) -> dict[ObjectState, int]:
         """The newest version of which all chunks are here, that has landed, that is installed; 0 for none."""
-        named = {t.object_id: t.version for t in self._assignment.targets}
-        received = [h.version or named.get(h.object_id, 0) for h in self._objects.values() if h.complete or h.landed]
-        return {
-            ObjectState.RECEIVED: max(received, default=0),
-            ObjectState.VERIFIED: self._installs.current,
-            ObjectState.INSTALLED: self._installs.installed,
-        }
+        return self._inventory.versions()
 
     def ready(self) -> tuple[bool, str]:
         """Whether the version that readers follow is installed, and a line that says so."""
-        current, installed = self._installs.current, self._installs.installed
-        if current == 0:
-            return False, "no version has landed yet"
-        if current != installed:
-            return False, f"version {current} has landed and is not installed"
-        return True, f"version {current} is installed"
+        return self._inventory.ready()
 
     # ---- the one door ----------------------------------------------------------------------------------------------
 
@@ -199,18 +176,18 @@ class Transfer:
             case ChunksDropped(object_id, chunks):
                 return self._on_chunks_dropped(object_id, chunks)
             case FetchConnected(fetch):
-                upstream = self._upstream_of(fetch)
+                upstream = self._upstreams.of(fetch)
                 return [] if upstream is None else upstream.on_connected()
             case FetchEnded():
                 return self._on_fetch_ended(event, now)
             case Landed(object_id, full):
-                return self._on_landed(object_id, full)
+                return self._inventory.on_landed(object_id, full)
             case LandFailed():
                 return self._on_land_failed(event, now)
             case Removed(object_ids):
-                return [effect for object_id in object_ids for effect in self._forget_landed(object_id)]
+                return self._inventory.on_removed(object_ids)
             case InstallEnded(version, ok, reason):
-                return self._on_install_ended(version, ok, reason)
+                return self._inventory.on_install_ended(version, ok, reason)
             case Connected() | Disconnected():
                 self._connected = isinstance(event, Connected)
                 leaving = self._leave_by is not None
@@ -222,61 +199,42 @@ class Transfer:
             case Tick():
                 return self._on_tick(now)
 
+    def _settle(self, now: float) -> list[RelayEffect]:
+        """Start whatever is due: landings, fetches, the hook. Doing it twice is doing it once."""
+        effects = self._inventory.begin_landings(now)
+        effects += self._upstreams.run(lambda upstream: self._wanted(upstream, now), now)
+        return [*effects, *self._inventory.begin_install(now)]
+
+    def _wanted(self, upstream: Upstream, now: float) -> bool:
+        held = self._inventory[upstream.order.object_id]
+        if held.lacks(upstream.order.stripes, upstream.order.stripe):
+            return held.wants_chunks(now)
+        return upstream.fetch is not None  # its parent says so next
+
+    def _next_wake(self, now: float) -> float | None:
+        times = (self._upstreams.wake_at, self._inventory.next_wake(now), self._leave_by)
+        return min((t for t in times if t is not None), default=None)
+
     # ---- the assignment --------------------------------------------------------------------------------------------
 
     def _on_assigned(self, assignment: Assignment, now: float) -> list[RelayEffect]:
-        if assignment.epoch < self._assignment.epoch:
+        newest = self.assignment_epoch
+        if assignment.epoch < newest:
             why = "older than the one carried out; if the coordinator lost its state, restart relayd"
-            return [Log("assignment ignored", why, {"epoch": assignment.epoch, "newest": self._assignment.epoch})]
-        self._assignment = assignment
-        effects: list[RelayEffect] = []
-        targets = {t.object_id: t for t in assignment.targets}
-        for object_id, target in targets.items():
-            held = self._objects.setdefault(object_id, Held(object_id))
-            if not held.landed:
-                effects.append(OpenObject(object_id))
-            elif target.root and target.root != held.root:
-                effects.append(Log("root contradicted", "what has landed stays", {"version": held.version}))
+            return [Log("assignment ignored", why, {"epoch": assignment.epoch, "newest": newest})]
+        effects = self._inventory.assign(assignment)
         effects.append(AdmitChildren(assignment.edges))
-        orders = {(o.object_id, o.stripe): o for o in assignment.edges if o.object_id in targets}
-        maps = {order.object_id: order.stripes for order in orders.values()}
-        for upstream in self._upstreams.values():
-            if maps.get(upstream.order.object_id, upstream.order.stripes) != upstream.order.stripes:
-                effects += self._remapping.drain(upstream, now)
-        effects += self._remapping.close({key[0] for key in self._upstreams} - maps.keys())
-        for key in [key for key in self._upstreams if key not in orders]:
-            effects += self._upstreams.pop(key).close()
-        for key, order in orders.items():
-            if key in self._upstreams:
-                effects += self._upstreams[key].take(order, now)
-            else:
-                self._upstreams[key] = Upstream(order, self._jitter, self._fetches.__next__)
-        for held in list(self._objects.values()):
-            effects += self._drop_unwanted(held)
-        effects.append(self._retain())
+        named = {target.object_id for target in assignment.targets}
+        effects += self._upstreams.order([edge for edge in assignment.edges if edge.object_id in named], now)
+        effects += self._inventory.drop_unwanted()
+        effects.append(self._inventory.retain())
         effects.append(Acknowledge(assignment.epoch))
         return effects
-
-    def _drop_unwanted(self, held: Held) -> list[RelayEffect]:
-        stays = held.landed and not held.delta
-        if stays or held.landing or self._target(held.object_id) is not None:
-            return []
-        del self._objects[held.object_id]
-        return [DropObject(held.object_id), ReportHolding(Holding.gone(held.object_id))]
-
-    def _retain(self) -> Retain:
-        objects = {t.object_id for t in self._assignment.targets} | {o.object_id for o in self._assignment.edges}
-        objects |= {held.part for held in self._objects.values() if held.part}
-        served = {self._installs.installed} - {0, self._installs.current}  # while hooks for newer ones run, or fail
-        return Retain(tuple(sorted(objects)), tuple(sorted({*self._assignment.keep_versions, *served})))
-
-    def _target(self, object_id: str) -> Target | None:
-        return next((t for t in self._assignment.targets if t.object_id == object_id), None)
 
     # ---- receiving -------------------------------------------------------------------------------------------------
 
     def _on_progress(self, event: Progress) -> list[RelayEffect]:
-        held = self._objects.get(event.object_id)
+        held = self._inventory.get(event.object_id)
         if held is None:
             return []
         was_complete = held.complete
@@ -289,28 +247,17 @@ class Transfer:
         return [*effects, ReportHolding(held.holding())]
 
     def _on_chunks_dropped(self, object_id: str, chunks: tuple[Range, ...]) -> list[RelayEffect]:
-        held = self._objects.get(object_id)
+        held = self._inventory.get(object_id)
         before = () if held is None else held.chunks
         if held is None or not held.on_dropped(chunks):
             return []
-        effects: list[RelayEffect] = [ReportHolding(held.holding())]
-        total = held.chunks_total
         dropped = RangeSet(before)
         for start, stop in chunks:
             dropped.discard(start, stop)
-        for upstream in self._upstreams.values():
-            order = upstream.order
-            if order.object_id != object_id:
-                continue
-            if total is None or any(order.stripes.within(order.stripe, dropped.ranges(), total)):
-                effects += upstream.close()  # it asked before: it will not bring them
-        return effects
-
-    def _upstream_of(self, fetch: int) -> Upstream | None:
-        return next((u for u in self._upstreams.values() if u.fetch == fetch), None)
+        return [ReportHolding(held.holding()), *self._upstreams.lost(object_id, dropped, held.chunks_total)]
 
     def _on_fetch_ended(self, event: FetchEnded, now: float) -> list[RelayEffect]:
-        upstream = self._upstream_of(event.fetch)
+        upstream = self._upstreams.of(event.fetch)
         if upstream is None:
             return self._on_drained(event, now)
         match event.reason:
@@ -321,30 +268,27 @@ class Transfer:
                 source = upstream.source
                 effects = upstream.on_lost(event, loss, now)
                 if loss is ParentLossReason.CORRUPT and event.rejected and source is not None:
-                    held = self._objects[upstream.order.object_id]
+                    held = self._inventory[upstream.order.object_id]
                     effects += self._on_corrupt(held, event.rejected[0], source.peer.worker_id)
                 return effects
             case LocalFault() as fault:
                 upstream.on_done(progressed=True, now=now)
-                return self._on_fault(self._objects[upstream.order.object_id], fault, event.detail, now)
+                return self._on_fault(self._inventory[upstream.order.object_id], fault, event.detail, now)
 
     def _on_drained(self, event: FetchEnded, now: float) -> list[RelayEffect]:
-        upstream = next((u for u in self._upstreams.values() if u.drained(event.fetch)), None)
-        object_id = self._remapping.ended(event.fetch) if upstream is None else upstream.order.object_id
+        object_id = self._upstreams.drained(event.fetch)
         if object_id is None or not isinstance(event.reason, LocalFault):
             return []
-        return self._on_fault(self._objects[object_id], event.reason, event.detail, now)
+        return self._on_fault(self._inventory[object_id], event.reason, event.detail, now)
 
     def _on_corrupt(self, held: Held, chunk: int, source: str) -> list[RelayEffect]:
         if not held.on_corrupt(chunk, source):
             return []
-        effects = self._remapping.close({held.object_id})
-        for upstream in self._upstreams.values():
-            if upstream.order.object_id == held.object_id:
-                effects += upstream.close()
-                upstream.again()
+        effects = self._upstreams.restart(held.object_id)
         log = Log("page doubted", held.reason, {"object_id": held.object_id})
         return [*effects, ResetObject(held.object_id), ReportHolding(held.holding()), log]
+
+    # ---- the store is in the way -----------------------------------------------------------------------------------
 
     def _on_fault(self, held: Held, fault: LocalFault, detail: str, now: float) -> list[RelayEffect]:
         full = fault is LocalFault.DISK_FULL
@@ -356,37 +300,15 @@ class Transfer:
             effects.append(about)
         if fault is LocalFault.DAMAGED:
             held.on_reset()
-            effects += [*self._remapping.close({held.object_id}), ResetObject(held.object_id)]
+            effects += [*self._upstreams.end_drains(held.object_id), ResetObject(held.object_id)]
         return [*effects, ReportHolding(held.holding())]
-
-    # ---- landing and installing ------------------------------------------------------------------------------------
-
-    def _on_landed(self, object_id: str, full: Restored | None) -> list[RelayEffect]:
-        held = self._objects[object_id]
-        held.on_landed()
-        landed = [held]
-        effects: list[RelayEffect] = []
-        if full is not None:
-            held.delta = True
-            landed.append(Held.restored(full))
-            self._objects[full.object_id] = landed[1]
-            effects.append(OpenObject(full.object_id))
-        news = self._installs.on_landed(held.version)
-        for one in landed:
-            if news or (full is not None and full.installed):
-                one.on_installed(True, "")
-            elif one.version < self._installs.current:
-                one.reason = f"version {self._installs.current} landed before it"
-            effects.append(ReportHolding(one.holding()))
-        effects.append(Log("landed", held.state.value, {"version": held.version, "root": held.root}))
-        return [*effects, *self._drop_unwanted(held), self._retain()]
 
     def _on_land_failed(self, event: LandFailed, now: float) -> list[RelayEffect]:
         object_id, fault, detail = event.object_id, event.fault, event.detail
-        held = self._objects[object_id]
+        held = self._inventory[object_id]
         held.landing = False
-        if self._target(object_id) is None:
-            return self._drop_unwanted(held)
+        if self._inventory.target(object_id) is None:
+            return self._inventory.drop_if_unwanted(held)
         if fault is LocalFault.DELTA:
             held.on_delta_failed(detail, event.part)
             return [ReportHolding(held.holding()), Log("delta failed", detail, {"object_id": object_id})]
@@ -395,25 +317,8 @@ class Transfer:
         if fault is not LocalFault.ROOT_MISMATCH:
             return self._on_fault(held, fault, detail, now)
         again = held.on_root_mismatch(detail)
-        effects = [*self._remapping.close({object_id}), ResetObject(object_id)] if again else []
+        effects = [*self._upstreams.end_drains(object_id), ResetObject(object_id)] if again else []
         return [*effects, ReportHolding(held.holding()), Log("root mismatch", detail, {"object_id": object_id})]
-
-    def _on_install_ended(self, version: int, ok: bool, reason: str) -> list[RelayEffect]:
-        of = [h for h in self._objects.values() if h.landed and h.version == version]
-        if not self._installs.on_ended(version, ok) or not of:
-            return []
-        for held in of:
-            held.on_installed(ok, reason)
-        outcome = Log("installed" if ok else "install failed", reason or "ok", {"version": version})
-        return [*(ReportHolding(held.holding()) for held in of), outcome]
-
-    def _forget_landed(self, object_id: str) -> list[RelayEffect]:
-        """The coordinator hears of it: no delta is to begin at what is not here any more."""
-        held = self._objects.get(object_id)
-        if held is None or not held.landed or self._target(object_id) is not None:
-            return []
-        del self._objects[object_id]
-        return [ReportHolding(Holding.gone(object_id))]
 
     # ---- leaving, and time -----------------------------------------------------------------------------------------
 
@@ -425,40 +330,9 @@ class Transfer:
 
     def _stop(self) -> list[RelayEffect]:
         self._stopped = True
-        fetches = [effect for upstream in self._upstreams.values() for effect in upstream.close()]
-        return [*self._remapping.close(), *fetches, Stop()]
+        return [*self._upstreams.close(), Stop()]
 
     def _on_tick(self, now: float) -> list[RelayEffect]:
         if self._leave_by is not None and now >= self._leave_by:
             return self._stop()
-        version = self._installs.overdue(now)
-        if version is None:
-            return []
-        return self._on_install_ended(version, False, f"nobody confirmed within {self.config.install_timeout_s:g} s")
-
-    def _settle(self, now: float) -> list[RelayEffect]:
-        """Start whatever is due: fetches, landings, the hook. Doing it twice is doing it once."""
-        effects: list[RelayEffect] = []
-        for held in self._objects.values():
-            target = self._target(held.object_id)
-            if target is not None and held.may_land(target, now):
-                held.on_landing(target)
-                effects.append(Land(held.object_id, target.version, target.root))
-        effects += self._remapping.overdue(now)
-        for upstream in self._upstreams.values():
-            held = self._objects[upstream.order.object_id]
-            if self._remapping.waits(held.object_id):
-                continue
-            lacks = held.lacks(upstream.order.stripes, upstream.order.stripe)
-            ending = not lacks and upstream.fetch is not None  # its parent says so next
-            effects += upstream.run(ending or (lacks and held.wants_chunks(now)), now)
-        install = self._installs.due(now)
-        return effects if install is None else [*effects, install]
-
-    def _next_wake(self, now: float) -> float | None:
-        times = [u.wake_at for u in self._upstreams.values()]
-        times += [
-            h.waiting.until_s for h in self._objects.values() if h.waiting is not None and h.waiting.until_s > now
-        ]
-        times += [self._leave_by, self._installs.deadline, self._remapping.wake_at]
-        return min((t for t in times if t is not None), default=None)
+        return self._inventory.end_overdue_install(now)
