@@ -262,7 +262,7 @@ def test_an_ordinary_user_can_do_it_all(tmp_path: Path) -> None:
                 file.chmod(0o444)
                 chunk = model.manifest.chunks_of_file(1)[0]
                 assert held.recheck([chunk]) == [chunk]
-                held._place()._retire_all()
+                held._contents._place()._retire_all()
                 held.put_chunks(model.chunks([chunk]))
                 store.land(model.object_id, version, model.root)
             store.retain([], [])

@@ -29,7 +29,7 @@ from chappe.v1 import relay_pb2 as pb
 
 
 def forget_recent(held: StoredObject) -> None:
-    held._recent = RecentChunks()
+    held._contents._recent = RecentChunks()
 
 
 # ---- taking and serving ----

@@ -129,7 +129,7 @@ def test_rot_between_arrival_and_root_is_found_when_leaves_are_read_back(store: 
     rot(held, 0, store.layout.object(model.object_id).files)
     assert held.recheck([0]) == [0]
     rot(held, 1, store.layout.object(model.object_id).files)
-    held._leaves.feed = lambda *_: True  # type: ignore[union-attr, method-assign]
+    held._rooting.leaves.feed = lambda *_: True  # type: ignore[union-attr, method-assign]
     held.put_chunks(model.chunks([0, 15]))
     with pytest.raises(StoreError, match=r"chunks \[\(1, 2\)\].*rotted on disk: recheck"):
         held.computed_root()

@@ -339,8 +339,8 @@ def test_leaves_of_what_is_kept_are_not_read_again(store: Store) -> None:
     block = PLAN.block(rot(store, FIRST, 2_500_000))
     fails(store)
     part = part_of(store)
-    leaves = part._leaves
-    assert leaves is not None
+    assert part._rooting is not None
+    leaves = part._rooting.leaves
     file = list(TARGET.files).index(FIRST)
     lacking = range(block.offset // LEAF_BYTES, (block.offset + block.length - 1) // LEAF_BYTES + 1)
     assert leaves.missing(file) == [leaf * LEAF_BYTES for leaf in lacking]

@@ -5,7 +5,8 @@
                                 ▲ recover (restart)                             │ rot: dropped, refetched into mends
 
 A chunk is verified against its page, stored, and only then in the ledger, from which alone children are served. Knows
-nothing of edges, epochs or which version is wanted.
+nothing of edges, epochs or which version is wanted. Its parts: header and pages (`kept`), where the bytes are
+(`contents`), what is there and not proven (`claims`), the root (`rooting`), the journal, what is synced when (`seals`).
 
 Called on the event loop's thread, except where it says blocking. `put_chunks`, and what a ChunkSource is read by, are
 for any thread. From the look at the ledger until a chunk stands in it and in the journal, one thread has the
@@ -17,25 +18,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from chappe.core.events import Holding, ObjectState
 from chappe.core.manifest import ChunkPlace, Manifest, ObjectKind
 from chappe.core.ranges import Range, RangeSet
 from chappe.errors import ChappeError, ChunkMismatchError, ManifestError, StoreCorruptError, StoreError
-from chappe.hop import hashing
+from chappe.hop.claims import Claims
+from chappe.hop.contents import Contents
 from chappe.hop.disk import Disk, store_error, with_shortage
-from chappe.hop.filecache import FileCache
 from chappe.hop.journal import Journal
-from chappe.hop.judging import Judged, judge
 from chappe.hop.kept import KeptManifest
 from chappe.hop.layout import ObjectLayout, StoreLayout
 from chappe.hop.leaves import LeafTable
-from chappe.hop.mends import Mends
-from chappe.hop.recent import RecentChunks
 from chappe.hop.records import LandingRecord
 from chappe.hop.room import reserve
+from chappe.hop.rooting import Rooting
 from chappe.hop.seals import Seals
 from chappe.hop.shared import SharedLedger
 from chappe.hop.source import ChunkSpan, Data, Signal, SourceState
@@ -56,19 +55,14 @@ class StoredObject:
         """It is being landed: retention leaves it alone, and its files are not written to."""
         self.damaged = False
         """The device may have lost a write, and says so only once: the object must be received again."""
-        self.claimed = RangeSet()
-        """What the journal says and nobody has re-hashed yet: see `recover`."""
-        self._expected: dict[int, bytes] = {}  # digests of what is on the disk, of chunks whose page is not here
         self._disk = disk
-        self._write_behind = write_behind
         self._own = layout.object(object_id)
         self.seals = Seals(disk, self._own, write_behind.submit)
         self._kept = KeptManifest(disk, self._own, object_id)
         self._journal = Journal(disk, self._own.journal)
-        self._mends = Mends(disk, self._own.mends)
-        self._recent = RecentChunks()
-        self._files: FileCache | None = None
-        self._leaves: LeafTable | None = None
+        self._contents = Contents(disk, self._own, write_behind)
+        self._claims = Claims(self._kept, self.ledger)
+        self._rooting: Rooting | None = None  # of a full object until it lands; of a delta nobody asks for the root
         self._lock = threading.RLock()  # of storing and forgetting chunks; held while one is written
         self._closed = False
 
@@ -86,17 +80,17 @@ class StoredObject:
             raise StoreCorruptError(f"object {self.object_id} is not whole: {error}") from error
         self._begin(manifest, base, landed)
         if landed is None:
-            self.claimed = RangeSet(self._journal.read().within(0, manifest.chunks_total))
+            self._claims.claimed = RangeSet(self._journal.read().within(0, manifest.chunks_total))
         else:
             self.ledger.add(0, self._kept.chunks_known)
-            self._mends.load(manifest)
+            self._contents.load_mends(manifest)
             self.installed = self._own.installed.exists()
 
     def _begin(self, manifest: Manifest, base: Path, landed: LandingRecord | None) -> None:
-        self._files = FileCache(self._disk, base, [f.path for f in manifest.files], writable=landed is None)
-        whole = landed is None and manifest.kind is ObjectKind.FULL  # of a delta nobody asks for the root
-        self._leaves = LeafTable(manifest) if whole else None
-        if whole:
+        self._contents.begin(manifest, base, landed=landed is not None)
+        self._rooting = None
+        if landed is None and manifest.kind is ObjectKind.FULL:
+            self._rooting = Rooting(self._kept, self._contents)
             self.seals.began()
         self.landed = landed
         self._take_end(manifest)
@@ -110,6 +104,13 @@ class StoredObject:
         if not manifest.open_end and path.lstat().st_size < manifest.payload_bytes:
             self._disk.resize(path, manifest.payload_bytes)
 
+    # ---- what is on the disk and not held ----
+
+    @property
+    def claimed(self) -> RangeSet:
+        """What the journal says and nobody has re-hashed yet: see `recover`."""
+        return self._claims.claimed
+
     def recover(self, threads: int = 0) -> None:
         """Blocking, for a store without an event loop: `rehash`, then `adopt`."""
         self.adopt(self.rehash(threads))
@@ -119,47 +120,27 @@ class StoredObject:
         is not here the digests are remembered for when it comes."""
         if not self.claimed:
             return []
-        manifest = self._kept.known()
-        regions = hashing.regions_of_chunks(manifest, self.claimed)
-        judged = judge(self._kept, self._place().base, regions, self._leaves, threads)
-        unknown = {chunk for start, stop in judged.unknown for chunk in range(start, stop) if chunk in self.claimed}
-        self._expected = {chunk: judged.digests[chunk] for chunk in unknown}
-        return list(judged.sound)
+        return self._claims.rehash(self._contents.base, self._leaves(), threads)
+
+    def adopt(self, sound: Sequence[Range]) -> None:
+        """Hold what `rehash` found."""
+        self._claims.adopt(sound)
+        self._prove_claims()  # a page may have come meanwhile
+        self.signal.fire()
 
     def expect(self, chunks: Mapping[int, bytes], leaves: Sequence[Sequence[bytes]]) -> None:
         """These digests are those of what is on the disk (none: not known), of chunks and of each file's leaves: held
         without being fetched once their page names the same."""
-        self.claimed = RangeSet()
-        self._expected = {chunk: digest for chunk, digest in chunks.items() if digest}
-        self.ledger.expected = RangeSet((chunk, chunk + 1) for chunk in self._expected)
-        table = self._leaves
-        for file, digests in enumerate(leaves if table is not None else ()):
-            assert table is not None
-            first = table.number(file, 0)
-            for number, digest in enumerate(digests):
-                if digest:
-                    table.set(first + number, digest)
+        self._claims.expect(chunks)
+        if self._rooting is not None:
+            self._rooting.know(leaves)
 
-    def _prove_expected(self) -> None:
-        """Pages have come: those of their chunks that are here and right are held from now on."""
-        known = self._kept.chunks_known
+    def _prove_claims(self) -> None:
         with self._lock:
-            for start, stop in self.ledger.expected.within(0, known):
-                for chunk in range(start, stop):
-                    if self._expected.pop(chunk) == self._kept.digest(chunk):
-                        self.ledger.add(chunk, chunk + 1)
-                    elif self._leaves is not None:
-                        self._leaves.drop(self._kept.known().place(chunk))
-            self.ledger.expected.discard(0, known)
+            self._claims.prove(self._leaves())
 
-    def adopt(self, sound: Sequence[Range]) -> None:
-        """Hold what `rehash` found."""
-        self.claimed = RangeSet()
-        for start, stop in sound:
-            self.ledger.add(start, stop)
-        self.ledger.expected = RangeSet((chunk, chunk + 1) for chunk in self._expected)
-        self._prove_expected()  # a page may have come meanwhile
-        self.signal.fire()
+    def _leaves(self) -> LeafTable | None:
+        return None if self._rooting is None else self._rooting.leaves
 
     # ---- source ----
 
@@ -182,11 +163,9 @@ class StoredObject:
         """Where a delta's full object is made."""
         return self._own.applied
 
-    @contextlib.contextmanager
-    def open_delta(self) -> Iterator[Callable[[int, int], bytes]]:
+    def open_delta(self) -> contextlib.AbstractContextManager[Callable[[int, int], bytes]]:
         """The delta's file, to be read from one thread: (offset, length) to bytes, fewer at its end."""
-        with self._place().fd(0) as fd:
-            yield lambda offset, length: self._disk.pread(fd, length, offset)
+        return self._contents.open_file(0)
 
     @property
     def header_bytes(self) -> bytes | None:
@@ -200,49 +179,33 @@ class StoredObject:
         return self._kept.page_bytes(index)
 
     def read_chunk(self, chunk: int) -> Data:
-        recent = self._recent.get(chunk)
+        recent = self._contents.recent(chunk)
         if recent is not None:
             return recent
         if chunk not in self.ledger.held:
             raise OSError(errno.ENODATA, f"chunk {chunk} is not held", self.object_id)
-        return self._read(chunk)
-
-    def _read(self, chunk: int) -> bytes:
-        """From the disk, whatever the ledger says."""
-        if chunk in self._mends:
-            return self._mends.get(chunk)
-        place = self._kept.known().place(chunk)
-        with self._place().fd(place.file) as fd:
-            data = self._disk.pread(fd, place.length, place.offset)
-        if len(data) != place.length:
-            raise OSError(errno.EIO, f"chunk {chunk} is cut short", str(self._place().base))
-        return data
+        return self._contents.read(self._kept.known(), chunk)
 
     def open_chunk(self, chunk: int) -> contextlib.AbstractContextManager[ChunkSpan] | None:
         """See `ChunkFiles`."""
-        return None if chunk in self._mends else self._span(self._kept.known().place(chunk))
-
-    @contextlib.contextmanager
-    def _span(self, place: ChunkPlace) -> Iterator[ChunkSpan]:
-        with self._place().fd(place.file) as fd:
-            yield ChunkSpan(fd, place.offset)
+        return self._contents.span(self._kept.known(), chunk)
 
     def recheck(self, chunks: Sequence[int]) -> list[int]:
         dropped = [chunk for chunk in chunks if chunk in self.ledger.held and not self._is_sound(chunk)]
         with self._lock:
             for chunk in dropped:
                 self.ledger.drop(chunk, chunk + 1)
-                self._mends.drop(chunk)
-                if self._leaves is not None:
-                    self._leaves.drop(self._kept.known().place(chunk))
+                self._contents.drop_beside(chunk)
+                if self._rooting is not None:
+                    self._rooting.forget(self._kept.known().place(chunk))
         if dropped:
             self.signal.fire()
         return dropped
 
     def _is_sound(self, chunk: int) -> bool:
-        self._recent.forget(chunk)  # what counts is what the disk says
+        self._contents.forget_recent(chunk)  # what counts is what the disk says
         try:
-            data = self._read(chunk)
+            data = self._contents.read(self._kept.known(), chunk)
         except OSError:
             return False
         return self._kept.known().algorithm.once(data) == self._kept.digest(chunk)
@@ -282,9 +245,9 @@ class StoredObject:
         total = self.ledger.total
         self._take_end(self._kept.known())
         if new:
-            if self._leaves is not None and self.pages_held == self._kept.known().pages_total:
+            if self._rooting is not None and self.pages_held == self._kept.known().pages_total:
                 self.seals.pages_are_here(self._kept.known())
-            self._prove_expected()
+            self._prove_claims()
             # Where the end is, is news, and that all is here.
             self.signal.fire(soon=self.ledger.total == total and not self.ledger.complete)
 
@@ -302,7 +265,7 @@ class StoredObject:
             raise store_error(short, f"chunks of object {self.object_id}") from error
         finally:
             if stored:
-                if lent and self.ledger.complete and self._leaves is not None:
+                if lent and self.ledger.complete and self._rooting is not None:
                     self.seals.begin()
                 self.signal.fire(soon=not self.ledger.complete)
 
@@ -325,53 +288,31 @@ class StoredObject:
 
     def _store(self, manifest: Manifest, place: ChunkPlace, chunk: int, data: Data, digest: bytes, lent: bool) -> None:
         if self.landed is not None or self.busy:
-            self._mends.put(chunk, data)
+            self._contents.put_beside(chunk, data)
             self.ledger.add(chunk, chunk + 1)
             return
         self.seals.writes(place.file)
-        with self._place().fd(place.file) as fd:
-            self._disk.pwrite(fd, data, place.offset)
-        self._write_behind.wrote(self._place(), place.file, place.length)
+        self._contents.write(place, data)
         self.ledger.add(chunk, chunk + 1)
-        if self._leaves is not None:
+        if self._rooting is not None:
             self.seals.wrote(manifest, place.file, self.ledger.held)
         if not lent:
-            self._recent.put(chunk, data)
-        self._take_leaf(manifest, place, data, digest)
+            self._contents.remember(chunk, data)
+        if self._rooting is not None:
+            self._rooting.take(place, data, digest, self.ledger.held)
         self._journal.add(chunk, place.length)
-
-    def _take_leaf(self, manifest: Manifest, place: ChunkPlace, data: Data, digest: bytes) -> None:
-        """Hash leaves while their bytes are hot: on the way, or read back once all chunks of one have come."""
-        leaves = self._leaves
-        if leaves is None or leaves.feed(place, data, digest):
-            return
-        region = hashing.region_at(manifest, place.file, place.offset)
-        chunks = hashing.chunks_of_region(manifest, region)
-        if self.ledger.held.covers(chunks.start, chunks.stop):
-            with self._place().fd(place.file) as fd:
-                whole = self._disk.pread(fd, region.length, region.offset)
-            if len(whole) == region.length:
-                leaves.set(leaves.number(region.file, region.offset), manifest.algorithm.once(whole))
 
     # ---- the whole ----
 
     def computed_root(self, threads: int = 0) -> str:
         """Blocking where leaves must be read back. Raises StoreError while chunks are missing or rotten."""
-        manifest = self._kept.known()
+        self._kept.known()  # not before there is a header
         if not self.ledger.complete:
             raise StoreError(f"object {self.object_id} is not complete")
         if self.landed is not None:
             return self.landed.root
-        leaves = self._leaves
-        assert leaves is not None
-        files = range(len(manifest.files))
-        regions = {hashing.region_at(manifest, file, at): None for file in files for at in leaves.missing(file)}
-        judged = judge(self._kept, self._place().base, regions, leaves, threads) if regions else Judged()
-        if judged.rotten:
-            raise StoreError(
-                f"chunks {list(judged.rotten)[:5]} of object {self.object_id} rotted on disk: recheck and refetch them"
-            )
-        return leaves.root()
+        assert self._rooting is not None
+        return self._rooting.finish(threads)
 
     def holding(self) -> Holding:
         chunks, total = self.ledger.held.ranges(), self.ledger.total
@@ -389,18 +330,17 @@ class StoredObject:
     def relocate(self, record: LandingRecord, snapshot: Path, move: Callable[[], None]) -> None:
         """From any thread: `move` puts the files there, and from then on they are served from there."""
         with self._lock:
-            self._place().relocate(snapshot, move)
+            self._contents.relocate(snapshot, move)
             self.landed = record
-            self._leaves = None
+            self._rooting = None
             self._journal.close()
-            self._recent = RecentChunks()
 
     def mend(self) -> int:
         """Blocking: put refetched chunks into a landed snapshot; returns how many files were replaced."""
-        if self.landed is None or not self._mends:
+        if self.landed is None:
             return 0
         try:
-            return self._mends.mend(self._kept.known(), self._place())
+            return self._contents.mend(self._kept.known())
         except OSError as error:
             raise store_error(error, f"mending version {self.landed.version}") from error
 
@@ -422,16 +362,11 @@ class StoredObject:
         """Close all files, without a word to the disk. A thread that still brings a chunk finds the object closed."""
         with self._lock:
             self._closed = True
-            if self._files is not None:
-                self._files.close()
+            self._contents.close()
             self._journal.close()
             self._kept.close()
 
     # ---- small ----
-
-    def _place(self) -> FileCache:
-        assert self._files is not None
-        return self._files
 
     def _refuse_if_dropped(self) -> None:
         if self.state is SourceState.DROPPED or self._closed:
