@@ -38,6 +38,9 @@ def test_summary_names_what_matters() -> None:
     lost = publication()
     lost.lost.append("w7")
     assert "lost w7" in summary(lost)
+    assert "ALARM" not in line
+    lost.payloads.add(kind="delta", alarm="no element changed")
+    assert summary(lost).endswith("; ALARM: no element changed")
 
 
 def test_targets_are_in_the_order_of_the_chains() -> None:

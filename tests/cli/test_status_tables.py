@@ -50,6 +50,8 @@ def status() -> pb.Status:
     newest.t_bcast["0.5"], newest.floor_s = 1299.5, 1312.0
     newest.root, newest.layout_reason, newest.payload_reason = "xxh3_128:" + "5ec2" * 8, PLAIN, "no worker has the base"
     newest.lost.append("worker-9")
+    for object_id in "ab":
+        newest.payloads.add(object_id=object_id, kind="delta", alarm="no element changed")
     return answer
 
 
@@ -68,7 +70,7 @@ def test_it_fits_and_nothing_is_cut(width: int) -> None:
     for words in (
         f"worker-3 {NO_ROOM}",
         "worker-2 the hook said [/bin/load] [red]no",
-        f"version 12 lost: worker-9; {PLAIN}; no worker has the base",
+        f"version 12 lost: worker-9; ALARM: no element changed; {PLAIN}; no worker has the base",
     ):
         assert "".join(words.split()) in "".join(text.split())
     assert "worker-1 rank" not in text  # its rank has a column

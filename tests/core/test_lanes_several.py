@@ -240,6 +240,19 @@ def test_an_alarm_compares_steps_with_steps() -> None:
     assert alarms[FOLDED] == ""
 
 
+def test_an_alarm_counts_the_bytes_of_what_changed() -> None:
+    """New tensors and a larger tokenizer are in the payload, and say nothing of a step."""
+    for told, said in ((150_000, ""), (0, "10.00 bytes for each changed element")):
+        rig = Rig("ab")
+        rig.publish()
+        rig.offer_full()
+        rig.announce()
+        counts = {"changed_elements": 100_000, "compared_elements": 10_000_000, "changed_bytes": told}
+        effects = rig.do(ev.Offered("o", 1, DELTA, 2, "delta", 1_000_000, 20_000_000, 4, **counts))
+        assert rig.fleet.state.publications[DELTA].alarm.startswith(said)
+        assert [log.warning for log in of(effects, fx.Log) if log.event == "delta_alarm"] == [True] * bool(said)
+
+
 def test_a_delta_under_an_object_id_that_is_known_is_refused() -> None:
     rig = opened(Rig("a"))
     request = ev.PublishRequested(

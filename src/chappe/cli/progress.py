@@ -59,7 +59,13 @@ def summary(publication: pb.PublicationStatus) -> str:
     return (
         f"version {publication.version or '?'} ({_payloads(publication)}) to {publication.targeted}: "
         f"{counts} of workers after {format_duration(publication.elapsed_s)}{floor}{lost}"
+        f"{''.join(f'; {alarm}' for alarm in alarms(publication))}"
     )
+
+
+def alarms(publication: pb.PublicationStatus) -> list[str]:
+    """What is unusual about its deltas."""
+    return list(dict.fromkeys(f"ALARM: {payload.alarm}" for payload in publication.payloads if payload.alarm))
 
 
 _KINDS = {"delta": " delta of {}", "full-compressed": " compressed of {}"}

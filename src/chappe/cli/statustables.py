@@ -14,6 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from chappe.cli.progress import alarms
 from chappe.units import format_duration, format_rate, format_size
 from chappe.v1 import coordinator_pb2 as pb
 
@@ -62,7 +63,7 @@ def _brief(what: str) -> str:
 
 def _why(p: pb.PublicationStatus) -> str:
     lost = f"lost: {' '.join(p.lost)}" if p.lost else ""
-    return "; ".join(filter(None, (p.reason, lost, p.layout_reason, p.payload_reason)))
+    return "; ".join(filter(None, (p.reason, lost, *alarms(p), p.layout_reason, p.payload_reason)))
 
 
 def _table(title: str, wide: bool, *columns: str) -> Table:

@@ -273,6 +273,7 @@ def _offer(offer: pb.Offer, worker_id: str, session: int) -> events.Offered:
         root=_root(offer.root, "root") if offer.root else "",
         changed_elements=offer.changed_elements,
         compared_elements=offer.compared_elements,
+        changed_bytes=offer.changed_bytes,
         open_end=offer.open_end,
     )
 

@@ -11,8 +11,9 @@ BYTES_PER_CHANGED = (0.7, 3.0)
 CHANGED_MIN = 100_000  # below, headers and digests weigh more than the elements
 
 
-def alarm_of(changed: int, compared: int, payload_bytes: int, before: float | None) -> str:
-    """Empty when there is nothing to say. `before` is the density of the delta before this one, None without one."""
+def alarm_of(changed: int, compared: int, changed_bytes: int, before: float | None) -> str:
+    """Empty when there is nothing to say. All counts are of tensors that have a base: a new one has not changed, and a
+    tokenizer has no elements. `before` is the density of the delta before this one, None without one."""
     if not compared:
         return ""
     if not changed:
@@ -20,7 +21,7 @@ def alarm_of(changed: int, compared: int, payload_bytes: int, before: float | No
     density = changed / compared
     if before and not before / JUMP <= density <= before * JUMP:
         return f"{density:.2%} of the elements changed, {before:.2%} the time before"
-    each = payload_bytes / changed
+    each = changed_bytes / changed
     low, high = BYTES_PER_CHANGED
     if changed >= CHANGED_MIN and not low <= each <= high:
         return f"{each:.2f} bytes for each changed element, not {low} to {high}"

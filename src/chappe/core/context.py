@@ -58,6 +58,10 @@ class Context:
     def log(self, event: str, reason: str = "", **fields: str | int | float | list[str]) -> None:
         self.messages.append(Log(event, reason, fields))
 
+    def warn(self, event: str, reason: str, **fields: str | int | float | list[str]) -> None:
+        """Somebody should look at it."""
+        self.messages.append(Log(event, reason, fields, warning=True))
+
     def count(self, name: str, **labels: str) -> None:
         self.messages.append(Count(name, tuple(labels.items())))
 

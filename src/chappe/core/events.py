@@ -170,6 +170,7 @@ class Offered:
     changed_elements: int = 0  # of a delta, of those that have a base
     compared_elements: int = 0
     open_end: bool = False
+    changed_bytes: int = 0  # about what the changed elements take of the payload; 0: not told
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,9 +156,10 @@ class Lanes:
     def _note_density(self, lane: Publication, event: Offered) -> None:
         before = self._density_before() if self._is_one_step(lane) else None
         lane.changed_elements, lane.compared_elements = event.changed_elements, event.compared_elements
-        lane.alarm = alarm_of(lane.changed_elements, lane.compared_elements, lane.payload_bytes, before)
+        size = event.changed_bytes or event.payload_bytes  # a publisher of an older release tells the sum only
+        lane.alarm = alarm_of(lane.changed_elements, lane.compared_elements, size, before)
         if lane.alarm:
-            self._context.log("delta_alarm", lane.alarm, version=lane.version)
+            self._context.warn("delta_alarm", lane.alarm, version=lane.version)
 
     def _is_one_step(self, lane: Publication) -> bool:
         """It begins at the version before: what changes in two or three steps at once says nothing of one."""

@@ -152,6 +152,11 @@ class DeltaFile:
         return self._packer.changed
 
     @property
+    def changed_bytes(self) -> int:
+        """About what those take of the payload."""
+        return self._packer.changed_bytes
+
+    @property
     def payload_bytes(self) -> int:
         return self._windows.size_bytes if self._windows is not None else 0
 

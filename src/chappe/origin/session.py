@@ -58,6 +58,7 @@ class ObjectOffer:
     kind: ObjectKind = ObjectKind.FULL
     changed_elements: int = 0  # of a delta, of those that have a base
     compared_elements: int = 0
+    changed_bytes: int = 0
     open_end: bool = False
     named: bool = field(default=False, init=False)  # the present stream's desired state has named it
 
@@ -73,6 +74,7 @@ class ObjectOffer:
                 root=self.root,
                 changed_elements=self.changed_elements,
                 compared_elements=self.compared_elements,
+                changed_bytes=self.changed_bytes,
                 open_end=self.open_end,
             )
         )

@@ -101,6 +101,7 @@ class Streamed:
         manifest = served.manifest.closed(served.pages_held, len(file.last_page), file.payload_bytes)
         offer.payload_bytes, offer.chunks_total, offer.open_end = manifest.payload_bytes, manifest.chunks_total, False
         offer.changed_elements, offer.compared_elements = file.changed_elements, file.compared_elements
+        offer.changed_bytes = file.changed_bytes
         self._node.session.offer(offer)
         served.close_end(file.last_page, file.payload_bytes)
         log.info("version %d: the last chunks of object %s can leave", self._version, self.object_id)

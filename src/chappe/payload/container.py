@@ -40,7 +40,8 @@ class EncodedBlock:
 
     ordinal: int
     digest: bytes
-    changed: int
+    changed: int  # elements of tensors that have a base
+    changed_bytes: int  # about what these take, of the pieces
     pieces: tuple[bytes, ...]
 
 
@@ -98,6 +99,7 @@ class Packer:
         self._size = 0
         self.chunks = 0
         self.changed = 0
+        self.changed_bytes = 0
         self.changed_blocks = 0
         self.payload_bytes = 0
 
@@ -114,6 +116,7 @@ class Packer:
         self._next += 1
         self._content.update(block.digest)
         self.changed += block.changed
+        self.changed_bytes += block.changed_bytes
         self.changed_blocks += bool(block.pieces)
         full: list[bytes] = []
         if len(self._digests) == BLOCKS_PER_CHUNK_MAX or self._size + len(block.digest) > self._chunk_bytes:

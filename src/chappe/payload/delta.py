@@ -17,6 +17,7 @@ from typing import Protocol, TypeAlias
 from chappe.core.digest import Algorithm
 from chappe.errors import CodecError
 from chappe.payload.blocks import Piece, decode, encode
+from chappe.payload.census import counted
 from chappe.payload.container import CHUNK_BYTES_DEFAULT, EncodedBlock
 from chappe.payload.difference import Difference, copy_elements, elements_of
 from chappe.payload.plan import Block, DeltaPlan, Source
@@ -107,7 +108,7 @@ def encode_block(
     )
     with brief(difference.changed):
         pieces = encode(difference, chunk_bytes) if difference.changed else []
-    return EncodedBlock(ordinal, hasher.digest(), difference.changed, tuple(pieces))
+    return counted(plan, ordinal, hasher.digest(), difference, pieces)
 
 
 def encode_delta(
@@ -176,4 +177,4 @@ def encode_whole(plan: DeltaPlan, algorithm: Algorithm, ordinal: int, target: Bu
     block = plan.block(ordinal)
     difference = Difference.of(elements_of(target, block.width))
     pieces = encode(difference, CHUNK_BYTES_DEFAULT) if difference.changed else []
-    return EncodedBlock(ordinal, algorithm.once(memoryview(target)), difference.changed, tuple(pieces))
+    return counted(plan, ordinal, algorithm.once(memoryview(target)), difference, pieces)

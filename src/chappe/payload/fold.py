@@ -18,6 +18,7 @@ import numpy as np
 from chappe.core.digest import Algorithm
 from chappe.errors import CodecError, SnapshotError
 from chappe.payload.blocks import Piece, add_piece, encode
+from chappe.payload.census import counted
 from chappe.payload.container import CHUNK_BYTES_DEFAULT, Closing, DataChunk, EncodedBlock, parse_chunk
 from chappe.payload.delta import Mapper, ReadRange
 from chappe.payload.difference import TYPES, Difference, Elements, elements_of
@@ -105,8 +106,7 @@ def fold(
     first: Delta, second: Delta, *, chunk_bytes: int = CHUNK_BYTES_DEFAULT, mapper: Mapper = map
 ) -> Iterator[EncodedBlock]:
     """The blocks of have -> now, in order, for a Packer. The plan is `folded_plan`."""
-    folded_plan(first.plan, second.plan)
-    plan = second.plan
+    folded, plan = folded_plan(first.plan, second.plan), second.plan
 
     def one(ordinal: int) -> EncodedBlock:
         block = plan.block(ordinal)
@@ -117,7 +117,7 @@ def fold(
             if mid != NO_BASE:
                 part = values[span.at // block.width : (span.at + span.end - span.begin) // block.width]
                 first.add_region(mid, span.begin, span.end, part)
-        return _encoded(ordinal, second.digest(ordinal), values, chunk_bytes)
+        return _encoded(folded, ordinal, second.digest(ordinal), values, chunk_bytes)
 
     yield from mapper(one, range(plan.blocks_total))
 
@@ -165,12 +165,12 @@ def inverse(
                     f"{plan.target.label(span.region)[:120]!r} has no successor in this delta, and its old bytes are "
                     "not here: publish the old files instead"
                 )
-        return _encoded(ordinal, digests[ordinal], values, chunk_bytes)
+        return _encoded(plan, ordinal, digests[ordinal], values, chunk_bytes)
 
     yield from mapper(one, range(plan.blocks_total))
 
 
-def _encoded(ordinal: int, digest: bytes, values: Elements, chunk_bytes: int) -> EncodedBlock:
+def _encoded(plan: DeltaPlan, ordinal: int, digest: bytes, values: Elements, chunk_bytes: int) -> EncodedBlock:
     difference = Difference.of(values)
     pieces = encode(difference, chunk_bytes) if difference.changed else []
-    return EncodedBlock(ordinal, digest, difference.changed, tuple(pieces))
+    return counted(plan, ordinal, digest, difference, pieces)

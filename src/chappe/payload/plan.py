@@ -130,6 +130,10 @@ class DeltaPlan:
         run = self._runs[bisect_right(self._first_regions, region) - 1]
         return run.first_block + (offset - run.begin) // (BLOCK_ELEMENTS * run.width)
 
+    def has_base(self, region: int) -> bool:
+        """It is of a tensor, and compared with that of the base."""
+        return bool(self.target.regions[region].dtype) and self.mapping[region] != NO_BASE
+
     def spans(self, block: Block) -> list[Span]:
         """The regions that a block has bytes of, in order, without a hole."""
         spans = []

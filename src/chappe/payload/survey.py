@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from chappe.core.digest import Algorithm
 from chappe.payload.blocks import DENSE, PLAIN, SPARSE, encode
+from chappe.payload.census import changed_by_region
 from chappe.payload.container import CHUNK_BYTES_DEFAULT
 from chappe.payload.delta import ReadRange, difference_of
 from chappe.payload.difference import Difference, elements_of
-from chappe.payload.plan import Block, DeltaPlan
+from chappe.payload.plan import DeltaPlan
 from chappe.payload.table import NO_BASE
 
 MODES = {SPARSE: "sparse", DENSE: "dense", PLAIN: "plain"}
@@ -90,19 +89,7 @@ def survey_block(
     if ordinal % max(1, plan.blocks_total // FULL_SAMPLE_BLOCKS) == 0:
         target = elements_of(read_target(block.file, block.offset, block.length), block.width)
         full = sum(map(len, encode(Difference.of(target), chunk_bytes)))
-    return BlockSurvey(_by_region(plan, block, difference), dict(by_mode), full, block.length)
-
-
-def _by_region(plan: DeltaPlan, block: Block, difference: Difference) -> dict[int, int]:
-    changed = {}
-    for span in plan.spans(block):
-        start, stop = span.at // block.width, (span.at + span.end - span.begin) // block.width
-        if difference.positions is None:
-            changed[span.region] = int(np.count_nonzero(difference.values[start:stop]))
-        else:
-            low, high = np.searchsorted(difference.positions, (start, stop))
-            changed[span.region] = int(high - low)
-    return changed
+    return BlockSurvey(changed_by_region(plan, block, difference), dict(by_mode), full, block.length)
 
 
 def collect(plan: DeltaPlan, blocks: Iterable[BlockSurvey]) -> Survey:

@@ -183,7 +183,7 @@ class ParentLost(_message.Message):
     def __init__(self, object_id: _Optional[str] = ..., stripe: _Optional[int] = ..., parent: _Optional[str] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Offer(_message.Message):
-    __slots__ = ("object_id", "version", "kind", "payload_bytes", "snapshot_bytes", "chunks_total", "root", "changed_elements", "compared_elements", "open_end")
+    __slots__ = ("object_id", "version", "kind", "payload_bytes", "snapshot_bytes", "chunks_total", "root", "changed_elements", "compared_elements", "changed_bytes", "open_end")
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -193,6 +193,7 @@ class Offer(_message.Message):
     ROOT_FIELD_NUMBER: _ClassVar[int]
     CHANGED_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     COMPARED_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_BYTES_FIELD_NUMBER: _ClassVar[int]
     OPEN_END_FIELD_NUMBER: _ClassVar[int]
     object_id: str
     version: int
@@ -203,8 +204,9 @@ class Offer(_message.Message):
     root: str
     changed_elements: int
     compared_elements: int
+    changed_bytes: int
     open_end: bool
-    def __init__(self, object_id: _Optional[str] = ..., version: _Optional[int] = ..., kind: _Optional[_Union[_relay_pb2.ObjectKind, str]] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., chunks_total: _Optional[int] = ..., root: _Optional[str] = ..., changed_elements: _Optional[int] = ..., compared_elements: _Optional[int] = ..., open_end: _Optional[bool] = ...) -> None: ...
+    def __init__(self, object_id: _Optional[str] = ..., version: _Optional[int] = ..., kind: _Optional[_Union[_relay_pb2.ObjectKind, str]] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., chunks_total: _Optional[int] = ..., root: _Optional[str] = ..., changed_elements: _Optional[int] = ..., compared_elements: _Optional[int] = ..., changed_bytes: _Optional[int] = ..., open_end: _Optional[bool] = ...) -> None: ...
 
 class RootAnnounced(_message.Message):
     __slots__ = ("object_id", "root")
