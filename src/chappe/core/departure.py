@@ -64,7 +64,7 @@ class Departure:
     def drain(self, event: DrainRequested) -> None:
         worker = self._named(event.name)
         if worker is None or worker.role is not Role.RELAY:
-            self._no_such(event.request, event.name)
+            self._no_such(event.request, "no relay named", event.name)
             return
         worker.drained = True
         self._context.persist_worker(worker)
@@ -120,14 +120,18 @@ class Departure:
         return edge is None or edge.parent == parent_id
 
     def forget_requested(self, event: ForgetRequested) -> None:
-        worker = self._named(event.name)
-        if worker is None:
-            self._no_such(event.request, event.name)
-        elif worker.connected:
-            message = f"{event.name} is connected: stop it first, or drain it"
+        """Of publishers each process is another one, and they may have one name: those that are gone are forgotten."""
+        named = [w for w in self._context.state.workers.values() if w.name == event.name]
+        gone = [w for w in named if not w.connected]
+        if not named:
+            self._no_such(event.request, "nobody named", event.name)
+        elif not gone:
+            drain = ", or drain it" if any(w.role is Role.RELAY for w in named) else ""
+            message = f"{event.name} is connected: stop it first{drain}"
             self._context.send(RequestRefused(event.request, PublishErrorKind.CONFLICT, message))
         else:
-            self.forget(worker)
+            for worker in gone:
+                self.forget(worker)
             self._context.send(RequestDone(event.request))
 
     def forget(self, worker: Worker) -> None:
@@ -141,6 +145,6 @@ class Departure:
         named = [w for w in self._context.state.workers.values() if w.name == name]
         return min(named, key=lambda w: w.role is not Role.RELAY, default=None)
 
-    def _no_such(self, request: int, name: str) -> None:
-        message = f"no relay named {name} is known: see `chappe status`"
+    def _no_such(self, request: int, whom: str, name: str) -> None:
+        message = f"{whom} {name} is known: see `chappe status`"
         self._context.send(RequestRefused(request, PublishErrorKind.NOT_FOUND, message))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chappe.core.context import Context
+from chappe.core.deadlines import Deadlines
 from chappe.core.effects import PublishErrorKind, RequestDone, RequestRefused
 from chappe.core.events import CancelRequested, Role, SourceFailed
 from chappe.core.lanes import Lanes
@@ -22,12 +23,15 @@ class Ending:
         supersession: Supersession,
         membership: Membership,
         lanes: Lanes,
+        deadlines: Deadlines,
     ) -> None:
         self._context = context
         self._placement = placement
         self._supersession = supersession
         self._membership = membership
         self._lanes = lanes
+        self._deadlines = deadlines
+        self._lapsed: set[str] = set()  # origins that are gone, and still known because something waits for them
 
     def of_origin(self, worker_id: str, session: int, object_id: str) -> Publication | None:
         worker = self._context.of_session(worker_id, session)
@@ -85,13 +89,40 @@ class Ending:
         self._supersession.promote_all()
         self._membership.place_all(RebuildReason.RESTORED)
 
+    def origin_ended(self, origin: Worker) -> None:
+        """Its stream has ended. One that has said that it leaves does not come back: nobody waits for its lease."""
+        if origin.role is not Role.ORIGIN or not origin.leaving:
+            return
+        origin.lapsed = True
+        self._context.persist_worker(origin)
+        self.origin_lapsed(origin)
+
+    def forget_lapsed(self) -> None:
+        """Those that something waited for until now."""
+        for worker_id in sorted(self._lapsed):
+            origin = self._context.state.workers.get(worker_id)
+            if origin is None or not origin.lapsed:
+                self._lapsed.discard(worker_id)
+            else:
+                self.origin_lapsed(origin)
+
+    def restored(self) -> None:
+        for worker in list(self._context.state.workers.values()):
+            self.origin_lapsed(worker)
+
     def origin_lapsed(self, origin: Worker) -> None:
-        """What it had not announced comes to nothing; it is forgotten once nothing waits for it."""
+        """What it had not announced comes to nothing; it is forgotten once nothing waits for it, or it has been gone
+        for long: who finishes its version then is somebody new."""
         if origin.role is not Role.ORIGIN or not origin.lapsed:
             return
         mine = self.origin_gone(origin)
-        if any(p.phase is Phase.OPEN or (p.phase is Phase.SUPERSEDED and not p.retired) for p in mine):
+        forget_at_s = origin.heard_s + self._context.config.forget_origin_s
+        waits = any(p.phase is Phase.OPEN or (p.phase is Phase.SUPERSEDED and not p.retired) for p in mine)
+        if waits and self._context.now + 1e-9 < forget_at_s:
+            self._lapsed.add(origin.worker_id)
+            self._deadlines.at(f"origin {origin.worker_id}", forget_at_s)
             return
+        self._lapsed.discard(origin.worker_id)
         self._context.drop_worker(origin)
         for publication in mine:
             if publication.layout:

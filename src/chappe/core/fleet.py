@@ -64,7 +64,6 @@ from chappe.core.placement import Placement
 from chappe.core.probing import KEY as PROBE_KEY
 from chappe.core.probing import Probing
 from chappe.core.progress import Progress
-from chappe.core.publication import Phase
 from chappe.core.publishing import Publishing
 from chappe.core.reasons import RebuildReason
 from chappe.core.rebalance import KEY as REBALANCE_KEY
@@ -120,7 +119,9 @@ class Fleet:
             self._deadlines,
             self._dialling,
         )
-        self._ending = Ending(self._context, self._placement, self._supersession, self._membership, self._lanes)
+        self._ending = Ending(
+            self._context, self._placement, self._supersession, self._membership, self._lanes, self._deadlines
+        )
         self._offering = Offering(
             self._context,
             self._placement,
@@ -173,6 +174,7 @@ class Fleet:
                 if publication.ended_s is not None:
                     publication.ended_s -= behind_s
         self._membership.restored()
+        self._ending.restored()
         self._trial.restored()
         self._training.restored()
 
@@ -200,7 +202,7 @@ class Fleet:
                 self._membership.hello(event)
                 self._probing.wake()
             case SessionLost():
-                self._membership.session_lost(event)
+                self._session_lost(event)
             case ParentConnected():
                 self._repair.parent_connected(event)
             case ParentLost():
@@ -228,6 +230,12 @@ class Fleet:
                 self._membership.forgive()
             case Tick():
                 self._tick()
+
+    def _session_lost(self, event: SessionLost) -> None:
+        worker = self._context.of_session(event.worker_id, event.session)
+        self._membership.session_lost(event)
+        if worker is not None:
+            self._ending.origin_ended(worker)
 
     def _leave(self, event: LeaveRequested) -> None:
         worker = self._context.of_session(event.worker_id, event.session)
@@ -280,6 +288,8 @@ class Fleet:
             elif kind == "worker" and worker is not None:
                 self._membership.review(worker)
                 self._ending.origin_lapsed(worker)
+            elif kind == "origin" and worker is not None:
+                self._ending.origin_lapsed(worker)
 
     def _settle(self) -> None:
         """Fractions, callers, and versions that are over, until nothing changes any more."""
@@ -292,9 +302,7 @@ class Fleet:
                     continue
                 self._lanes.review(publication)
                 self._progress.settle(publication)
-                origin = self.state.workers.get(publication.origin_id)
-                if publication.phase is Phase.CLOSED and origin is not None and origin.lapsed:
-                    self._ending.origin_lapsed(origin)
             if len(self._context.active()) > 1:
                 self._supersession.retire()
                 self._supersession.promote_all()
+            self._ending.forget_lapsed()

@@ -27,6 +27,7 @@ class FleetConfig:
     renew_pause_s: float = 1.0  # at most one new epoch for the same edge in this time
     wake_grain_s: float = 0.1  # deadlines are rounded up to this, so that 10,000 leases are not 10,000 wake-ups
     assumed_bytes_per_s: float = 12.5e6  # 100 Mbit/s, for links that nobody declared or measured
+    forget_origin_s: float = 600.0  # a publisher that died is known for so long, where its version is not over before
     probes: bool = True  # measure hosts without history while the fleet is idle
     publications_kept: int = 64  # ended ones, for status and for telling a repeat from a conflict
     lanes_max: int = 4  # deltas of one version, from different bases: each takes its share of the origin's uplink

@@ -151,7 +151,7 @@ def relay_view(
             above = target.layout.ancestors(place, 1)
             if above:
                 parent_id = target.origin_id if above[0] == SOURCE else above[0]
-                parent = _name(state, parent_id)
+                parent = _name(state, parent_id) if parent_id in state.workers else ""  # a publisher that is forgotten
                 transport = {True: "tcp", False: "grpc", None: ""}[worker.over_tcp.get(parent_id)]
     if not reason and rank_of:
         reason = why_placed(link, rank_of, of)
