@@ -57,6 +57,8 @@ class PublicationStatus:
     objects: tuple[str, ...]
     elapsed_s: float
     topology: str
+    floor_source: str
+    """What the floor stands on: measured, declared or assumed rates; empty without a floor."""
     message: coordinator_pb2.PublicationStatus = field(repr=False, compare=False)
 
     @classmethod
@@ -82,6 +84,7 @@ class PublicationStatus:
             objects=tuple(message.objects),
             elapsed_s=message.elapsed_s,
             topology=message.topology,
+            floor_source=message.floor_source,
             message=message,
         )
 

@@ -35,6 +35,10 @@ def test_summary_names_what_matters() -> None:
     assert "90.9 MB" in line
     assert "received 50% verified 0% installed 0%" in line
     assert "floor 9.1 s" in line
+    assert "assumed" not in line
+    guessed = publication()
+    guessed.floor_source = "assumed"
+    assert "floor 9.1 s (assumed rates)" in summary(guessed)
     lost = publication()
     lost.lost.append("w7")
     assert "lost w7" in summary(lost)

@@ -15,6 +15,7 @@ from cyclopts import Parameter
 from chappe.cli.client import DEFAULT_COORDINATOR, CoordinatorAddress, get_status
 from chappe.cli.settings import NO_TLS, Flat, TlsSettings
 from chappe.coordinator.status import layout_json, relay_json
+from chappe.core.rates import Source
 from chappe.errors import UsageError
 from chappe.units import format_duration, format_rate
 from chappe.v1 import coordinator_pb2 as pb
@@ -87,6 +88,7 @@ def explained(status: pb.Status, name: str) -> dict[str, Any]:
             "stripes": max(1, len(here.stripe_weights)),
             "chains": len(here.chains),
             "floor_s": here.floor_s if here.HasField("floor_s") else None,
+            "floor_source": here.floor_source or None,
             "bound_bytes_per_s": here.payload_bytes / here.floor_s if here.floor_s else None,
             "layout": layout_json(here),
             "inner": sum(place.child is not None for place in mine),
@@ -112,6 +114,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     if publication is None:
         return [*shown, "no place in any version's chains now"]
     floor = "" if publication["floor_s"] is None else f", floor {format_duration(publication['floor_s'])}"
+    floor += " (assumed rates)" if publication["floor_source"] == Source.ASSUMED else ""
     count, layout = publication["stripes"], publication["layout"]
     how = f"{count} stripes, sends in {publication['inner']} of them" if count > 1 else "a plain chain"
     if publication["topology"] == STAR:

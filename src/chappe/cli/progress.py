@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chappe.clock import boot_now
+from chappe.core.rates import Source
 from chappe.core.views import RelayState
 from chappe.units import format_duration, format_size
 from chappe.v1 import coordinator_pb2 as pb
@@ -54,7 +55,8 @@ def summary(publication: pb.PublicationStatus) -> str:
             ("installed", publication.fractions.installed),
         )
     )
-    floor = f", floor {format_duration(publication.floor_s)}" if publication.HasField("floor_s") else ""
+    assumed = " (assumed rates)" if publication.floor_source == Source.ASSUMED else ""
+    floor = f", floor {format_duration(publication.floor_s)}{assumed}" if publication.HasField("floor_s") else ""
     lost = f", lost {' '.join(publication.lost)}" if publication.lost else ""
     return (
         f"version {publication.version or '?'} ({_payloads(publication)}) to {publication.targeted}: "

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chappe.cli.progress import alarms
+from chappe.core.rates import Source
 from chappe.units import format_duration, format_rate, format_size
 from chappe.v1 import coordinator_pb2 as pb
 
@@ -63,7 +64,8 @@ def _brief(what: str) -> str:
 
 def _why(p: pb.PublicationStatus) -> str:
     lost = f"lost: {' '.join(p.lost)}" if p.lost else ""
-    return "; ".join(filter(None, (p.reason, lost, *alarms(p), p.layout_reason, p.payload_reason)))
+    floor = "the floor stands on assumed rates" if p.floor_source == Source.ASSUMED else ""
+    return "; ".join(filter(None, (p.reason, lost, *alarms(p), p.layout_reason, p.payload_reason, floor)))
 
 
 def _table(title: str, wide: bool, *columns: str) -> Table:

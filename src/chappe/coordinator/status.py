@@ -164,6 +164,7 @@ def status_json(status: pb.Status) -> Json:
                 "payload_reason": publication.payload_reason,
                 "topology": publication.topology,
                 "layout": layout_json(publication),
+                "floor_source": publication.floor_source or None,
                 "elapsed_s": publication.elapsed_s,
             }
             for publication in status.publications

@@ -6,12 +6,13 @@ from chappe.core import striped
 from chappe.core.chain import Chain, Layout
 from chappe.core.context import Context
 from chappe.core.events import PublishRequested, Topology
+from chappe.core.floor import set_floor
 from chappe.core.grounds import Grounds
 from chappe.core.manifest import CHUNK_BYTES_PLAIN, chunk_bytes_for
 from chappe.core.publication import Publication
 from chappe.core.rates import downlink, link_of, uplink
 from chappe.planning.striping import Judged, judge_striping, striped_chunk_bytes
-from chappe.planning.topology import Link, Plan, broadcast_floor, plan_chains, plan_star, worker_rate
+from chappe.planning.topology import Link, Plan, plan_chains, plan_star, worker_rate
 from chappe.units import format_duration, format_rate
 
 NAMED_MAX = 3
@@ -70,12 +71,8 @@ class Laying:
         publication.grounds = Grounds(why, rate, judged.striped_s, judged.plain_s)
         publication.streams_max = 0 if publication.topology is Topology.STAR else streams
         if links:
-            publication.floor_s = broadcast_floor(
-                publication.payload_bytes,
-                self.origin_rate(publication.origin_id),
-                [link.uplink_bytes_per_s for link in links],
-                [link.downlink_bytes_per_s for link in links],
-            )
+            context = self._context
+            set_floor(context.state, context.config, publication, [link.worker_id for link in links], context.now)
         names = [",".join(self._context.name(m) for m in chain.members) for chain in chains]
         self._context.log("planned", why, version=publication.version, chains=names)
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from chappe.core.context import Context
 from chappe.core.effects import PublishErrorKind, PublishFinished, PublishProgress, RequestRefused
 from chappe.core.events import Holding, ObjectState
+from chappe.core.floor import note_shown
 from chappe.core.lanes import Lanes, is_still_made, of_version, waits_for_lane
 from chappe.core.placement import Placement
 from chappe.core.publication import ENDED, INSTALLED, LEVELS, RECEIVED, VERIFIED, Phase, Publication
@@ -158,6 +159,9 @@ class Progress:
                 "fraction_installed", key, version=publication.version, t_bcast_s=publication.t_bcast[key]
             )
             self._context.persist(publication)
+            if key == "1.0":
+                for changed in note_shown(self._context.state, self._context.config, publication, self._context.now):
+                    self._context.persist(changed)
         if publication.phase is Phase.OPEN and publication.reached(1.0):
             publication.end(Phase.CLOSED, "", self._context.now)
             self._placement.note_served(publication)

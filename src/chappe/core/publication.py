@@ -94,6 +94,7 @@ class Publication:
     open_end: bool = False  # of a lane: it is still being made; payload_bytes and chunks_total are an estimate
     root: str = ""
     floor_s: float | None = None
+    floor_source: str = ""  # what it stands on: measured, declared, assumed
     ended_s: float | None = None
     superseded_by: int = 0
     origin_out: bool = False

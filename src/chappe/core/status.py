@@ -31,7 +31,8 @@ def publication_view(state: FleetState, publication: Publication, run: str, now:
     p = publication
     payloads = payload_views(state, p)
     most = max(payloads, key=lambda view: view.payload_bytes) if payloads else None
-    floors = [one.floor_s for one in of_version(state, p) if one.floor_s is not None]
+    floors = [(one.floor_s, one.floor_source) for one in of_version(state, p) if one.floor_s is not None]
+    floor_s, floor_source = max(floors, default=(None, ""))
     names = {worker_id: member.name for worker_id, member in p.members.items()}
     ended = p.t_bcast.get("1.0") if p.phase is Phase.CLOSED else None
     until = p.ended_s if p.ended_s is not None else now
@@ -48,7 +49,8 @@ def publication_view(state: FleetState, publication: Publication, run: str, now:
         lost=tuple(p.lost),
         installed_fraction=p.fraction(INSTALLED),
         t_bcast=dict(p.t_bcast),
-        floor_s=max(floors, default=None),
+        floor_s=floor_s,
+        floor_source=floor_source,
         chains=tuple(
             ChainView(tuple(names.get(m) or _name(state, m) for m in chain.members), chain.stripe)
             for one in of_version(state, p)

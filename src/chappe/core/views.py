@@ -81,6 +81,7 @@ class PublicationView:
     rate_bytes_per_s: float | None = None
     striped_s: float | None = None
     plain_s: float | None = None
+    floor_source: str = ""  # what the floor stands on; empty without one
 
 
 @dataclass(frozen=True, slots=True)

@@ -617,7 +617,7 @@ class Fractions(_message.Message):
     def __init__(self, received: _Optional[float] = ..., verified: _Optional[float] = ..., installed: _Optional[float] = ...) -> None: ...
 
 class PublicationStatus(_message.Message):
-    __slots__ = ("run", "version", "root", "kind", "payload_bytes", "snapshot_bytes", "targeted", "installed", "lost", "installed_fraction", "t_bcast", "floor_s", "chains", "fractions", "state", "reason", "objects", "elapsed_s", "topology", "payloads", "payload_reason", "layout_reason", "stripe_weights", "rate_bytes_per_s", "striped_s", "plain_s")
+    __slots__ = ("run", "version", "root", "kind", "payload_bytes", "snapshot_bytes", "targeted", "installed", "lost", "installed_fraction", "t_bcast", "floor_s", "chains", "fractions", "state", "reason", "objects", "elapsed_s", "topology", "payloads", "payload_reason", "layout_reason", "stripe_weights", "rate_bytes_per_s", "striped_s", "plain_s", "floor_source")
     class TBcastEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -651,6 +651,7 @@ class PublicationStatus(_message.Message):
     RATE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     STRIPED_S_FIELD_NUMBER: _ClassVar[int]
     PLAIN_S_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_SOURCE_FIELD_NUMBER: _ClassVar[int]
     run: str
     version: int
     root: str
@@ -677,7 +678,8 @@ class PublicationStatus(_message.Message):
     rate_bytes_per_s: float
     striped_s: float
     plain_s: float
-    def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., root: _Optional[str] = ..., kind: _Optional[str] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., targeted: _Optional[int] = ..., installed: _Optional[int] = ..., lost: _Optional[_Iterable[str]] = ..., installed_fraction: _Optional[float] = ..., t_bcast: _Optional[_Mapping[str, float]] = ..., floor_s: _Optional[float] = ..., chains: _Optional[_Iterable[_Union[Chain, _Mapping]]] = ..., fractions: _Optional[_Union[Fractions, _Mapping]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., objects: _Optional[_Iterable[str]] = ..., elapsed_s: _Optional[float] = ..., topology: _Optional[str] = ..., payloads: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., payload_reason: _Optional[str] = ..., layout_reason: _Optional[str] = ..., stripe_weights: _Optional[_Iterable[int]] = ..., rate_bytes_per_s: _Optional[float] = ..., striped_s: _Optional[float] = ..., plain_s: _Optional[float] = ...) -> None: ...
+    floor_source: str
+    def __init__(self, run: _Optional[str] = ..., version: _Optional[int] = ..., root: _Optional[str] = ..., kind: _Optional[str] = ..., payload_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., targeted: _Optional[int] = ..., installed: _Optional[int] = ..., lost: _Optional[_Iterable[str]] = ..., installed_fraction: _Optional[float] = ..., t_bcast: _Optional[_Mapping[str, float]] = ..., floor_s: _Optional[float] = ..., chains: _Optional[_Iterable[_Union[Chain, _Mapping]]] = ..., fractions: _Optional[_Union[Fractions, _Mapping]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., objects: _Optional[_Iterable[str]] = ..., elapsed_s: _Optional[float] = ..., topology: _Optional[str] = ..., payloads: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., payload_reason: _Optional[str] = ..., layout_reason: _Optional[str] = ..., stripe_weights: _Optional[_Iterable[int]] = ..., rate_bytes_per_s: _Optional[float] = ..., striped_s: _Optional[float] = ..., plain_s: _Optional[float] = ..., floor_source: _Optional[str] = ...) -> None: ...
 
 class ObjectStatus(_message.Message):
     __slots__ = ("object_id", "kind", "payload_bytes", "targeted", "installed", "base_root", "changed_elements", "compared_elements", "alarm")
