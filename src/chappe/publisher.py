@@ -11,6 +11,7 @@ publication has finished (so that in the rhythm of a trainer there is one copy, 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from functools import update_wrapper
@@ -19,6 +20,7 @@ from types import TracebackType
 from typing import Concatenate, ParamSpec, Self
 
 from chappe.clock import boot_now
+from chappe.errors import UsageError
 from chappe.loop_thread import LoopThread, shared_loop
 from chappe.origin.bases import Making
 from chappe.origin.choosing import close_spool
@@ -151,6 +153,11 @@ class AsyncPublisher(OpenOrigin):
     async def _take(self, source: Source | Past) -> tuple[Snapshot, SpooledSnapshot | None]:
         loop = asyncio.get_running_loop()
         if not isinstance(source, Mapping | Past):
+            if not isinstance(source, str | os.PathLike):
+                raise UsageError(
+                    f"{type(source).__qualname__} is neither a path nor a mapping of names to tensors: publish a "
+                    f"module's state_dict()"
+                )
             return await loop.run_in_executor(None, scan_to_publish, Path(source)), None
         for job in list(self._jobs):
             if job.spool is not None and job.publication.done:  # or there would be two copies

@@ -87,6 +87,7 @@ def test_text_and_plot(
     assert "int32 index + value" in out
     assert "model.layers.1.mlp.w" in out
     assert "model.embed.w" not in out
+    assert "more: --top N lists more of them, --json all" in out
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

@@ -24,7 +24,7 @@ from chappe.cli.main import main
 from chappe.core.digest import XXH3_128
 from chappe.errors import SnapshotError
 from chappe.interop.slime import INDEX
-from chappe.interop.slime_export import export_delta, export_full
+from chappe.interop.slime_export import appearing, export_delta, export_full
 from chappe.interop.slime_import import import_version, newest_version
 from chappe.origin.hashing import hash_snapshot
 from chappe.origin.scan import scan
@@ -203,6 +203,38 @@ def test_what_is_damaged_is_named_and_leaves_nothing(
     with pytest.raises(SnapshotError, match=message):
         import_version(versions, 2, tmp_path / "back", base)
     assert not [path for path in tmp_path.iterdir() if "back" in path.name]
+
+
+def test_an_install_hook_that_was_killed_is_run_again(tmp_path: Path) -> None:
+    base = model(tmp_path / "v0")
+    after = step(base, tmp_path / "v1", seed=1)
+    versions = tmp_path / "versions"
+    export_full(scan(base), versions, 1)
+    (versions / ".weight_v000002.4711").mkdir()  # begun by one that was killed
+    (versions / ".weight_v000003.4711").mkdir()
+    for _ in range(2):  # killed when it was there
+        assert export_full(scan(base), versions, 1).path == versions / "weight_v000001"
+        exported = export_delta(scan(base), scan(after), versions, 2)
+        assert exported.changed_tensors == 2
+        assert sorted(path.name for path in versions.iterdir()) == [
+            ".weight_v000003.4711",
+            "weight_v000001",
+            "weight_v000002",
+        ]
+    assert (versions / "weight_v000002").stat().st_mode & 0o777 == 0o755
+    with pytest.raises(SnapshotError, match="is there already"):
+        export_full(scan(after), versions, 1)
+    with pytest.raises(SnapshotError, match="is there already"):
+        export_delta(scan(after), scan(base), versions, 2)
+    assert len(list(versions.iterdir())) == 3
+
+
+def test_one_export_leaves_another_s_beginnings_alone(tmp_path: Path) -> None:
+    with appearing(tmp_path / "v") as making:
+        (making / "a").write_text("a")
+        with appearing(tmp_path / "v") as other:
+            (other / "a").write_text("a")
+        assert making.exists()
 
 
 def test_a_wrong_base_is_found_by_the_checksums(tmp_path: Path) -> None:

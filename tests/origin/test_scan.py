@@ -106,6 +106,14 @@ def test_what_is_no_snapshot_is_refused(tmp_path: Path) -> None:
         scan(tmp_path)
 
 
+def test_a_relay_s_store_is_no_snapshot_and_what_lies_in_it_is(tmp_path: Path) -> None:
+    put(tmp_path / "store/snapshots/1/model.safetensors", weights("w"))
+    (tmp_path / "store/objects").mkdir()
+    with pytest.raises(SnapshotError, match="is the store of a relay: name its `current`"):
+        scan(tmp_path / "store")
+    assert len(scan(tmp_path / "store/snapshots/1").files) == 1
+
+
 @pytest.mark.parametrize("name", ["a:b", "a\\b", "a\nb", b"\xff".decode(errors="surrogateescape")])
 def test_a_name_that_no_host_should_take_is_refused(tmp_path: Path, name: str) -> None:
     sharded(tmp_path)

@@ -15,6 +15,7 @@ from chappe.errors import (
     SafetensorsError,
     SnapshotChangedError,
     SnapshotError,
+    UsageError,
     VersionConflictError,
 )
 from chappe.origin.scan import Snapshot
@@ -34,6 +35,8 @@ async def test_what_is_no_snapshot_is_refused_by_publish_itself(publisher: Async
         await publisher.publish(tmp_path / "model")
     with pytest.raises(SnapshotError, match="'c'"):
         await publisher.publish({"c": np.zeros(3, dtype=np.complex128)})
+    with pytest.raises(UsageError, match=r"list is neither a path nor .* module's state_dict\(\)"):
+        await publisher.publish([np.zeros(3)])  # type: ignore[arg-type]
     assert spools(tmp_path) == []
 
 

@@ -188,6 +188,8 @@ def print_survey(survey: Survey, links: Links, top: int) -> None:
     by_mode = ", ".join(f"{mode} {format_size(size)}" for mode, size in survey.delta_bytes_by_mode.items())
     console.print(f"delta by block mode: {by_mode}")
     console.print(_tensors(survey.regions, top))
+    if len(survey.regions) > max(0, top):
+        console.print(f"and {len(survey.regions) - max(0, top)} more: --top N lists more of them, --json all")
 
 
 def _headline(survey: Survey) -> str:

@@ -3,14 +3,18 @@
     no base ──▶ the files as they are
     base    ──▶ all but the tensors' bytes the same? ──▶ tensor by tensor: compared, compressed ──▶ shards ──▶ index
 
-The version's directory is made under a name with a dot and renamed when it is whole: a reader sees all or nothing.
+The version's directory is made under a name with a dot and renamed when it is whole: a reader sees all or nothing. An
+install hook that was killed is run again: what it has written by then is no error, and what it has begun goes.
 Memory: one shard, and beside it the compressed changes of a few tensors.
 """
 
 from __future__ import annotations
 
+import fcntl
+import filecmp
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -43,19 +47,66 @@ class Exported:
 
 
 @contextmanager
-def appearing(target: Path) -> Iterator[Path]:
-    """A directory to fill; it becomes `target` when the block ends well. Raises SnapshotError if that is there."""
-    if target.exists():
-        raise SnapshotError(f"{target} is there already: remove it first, or choose another version")
-    making = target.parent / f".{target.name}.{os.getpid()}"
+def appearing(target: Path, *, again: bool = False) -> Iterator[Path]:
+    """A directory to fill; it becomes `target` when the block ends well. Raises SnapshotError if that is there; with
+    `again` only if it is not the same."""
+    if target.exists() and not again:
+        raise _there(target)
     try:
-        making.mkdir(parents=True)
-        yield making
-        making.rename(target)
+        making, lock = _begun(target)
+        try:
+            yield making
+            if not target.exists():
+                making.rename(target)
+            elif not _same(making, target):
+                raise _there(target)
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+            os.close(lock)
     except OSError as error:
         raise SnapshotError(f"{target} cannot be written: {error}") from error
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
+
+
+def _there(target: Path) -> SnapshotError:
+    return SnapshotError(f"{target} is there already: remove it first, or choose another version")
+
+
+def _begun(target: Path) -> tuple[Path, int]:
+    """A directory beside the target, and a lock on it that ends with this process. Raises OSError."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(target)
+    while True:
+        making = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        making.chmod(0o755)  # readers are other users
+        try:
+            lock = os.open(making, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # another export took it for a leftover before it was locked
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if making.exists():
+            return making, lock
+        os.close(lock)
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Of exports of this version that were killed."""
+    for path in target.parent.iterdir():
+        if not path.name.startswith(f".{target.name}.") or path.is_symlink() or not path.is_dir():
+            continue
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        except BlockingIOError:
+            pass  # somebody is at it
+        finally:
+            os.close(lock)
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Both have the same files, byte for byte."""
+    names = [{p.relative_to(top) for p in top.rglob("*") if p.is_file()} for top in (one, other)]
+    return names[0] == names[1] and all(filecmp.cmp(one / name, other / name, shallow=False) for name in names[0])
 
 
 def copy_file(source: SourceFile, target: Path) -> None:
@@ -70,7 +121,7 @@ def copy_file(source: SourceFile, target: Path) -> None:
 def export_full(snapshot: Snapshot, folder: Path, version: int) -> Exported:
     """Raises SnapshotError, also when a file changes meanwhile."""
     target = folder / version_name(version)
-    with appearing(target) as making:
+    with appearing(target, again=True) as making:
         for file in sorted(snapshot.files, key=lambda file: file.path == INDEX):  # the index last
             copy_file(file, making / file.path)
         snapshot.unchanged()
@@ -96,7 +147,7 @@ def export_delta(
     index = DeltaIndex(version, version - 1, encoding, checksum)
     target = folder / version_name(version)
     count = threads or os.cpu_count() or 1
-    with appearing(target) as making, closing(Reading(base)) as old, closing(Reading(snapshot)) as new:
+    with appearing(target, again=True) as making, closing(Reading(base)) as old, closing(Reading(snapshot)) as new:
 
         def change(tensor: TensorEntry) -> tuple[TensorEntry, tuple[bytes, str] | None]:
             size = tensor.end - tensor.begin

@@ -118,6 +118,8 @@ def scan(path: Path) -> Snapshot:
         raise SnapshotError(f"{path} cannot be read: {error.strerror}") from None
     except RuntimeError:
         raise SnapshotError(f"{path} cannot be read: a loop of symlinks") from None
+    if (root / "snapshots").is_dir() and (root / "objects").is_dir():
+        raise SnapshotError(f"{path} is the store of a relay: name its `current`, or one of its snapshots/<version>")
     try:
         files = [source_file(name, location) for name, location in (_walk(root) if root.is_dir() else _single(root))]
     except OSError as error:
