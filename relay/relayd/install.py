@@ -5,7 +5,11 @@ It decides nothing about when or for which version (`chappe.core.installing`), o
     started ──exit 0──▶ yes
        ├── exit N, or a signal ──▶ no, with the end of what it wrote
        ├── timeout ──▶ SIGTERM, 2 s, SIGKILL to the group ──▶ no
-       └── relayd stops (cancelled) ──▶ the same, and no answer: the next relayd starts it again
+       ├── relayd stops (cancelled) ──▶ the same, and no answer: the next relayd starts it again
+       └── relayd is killed ──▶ SIGTERM, 1 s, SIGKILL to the group, by a shell in it that waits for that
+
+The shell holds one end of a pipe whose other end only relayd has. It is in the group that it ends, so the number of the
+group cannot be another's by then; once CMD has ended it is gone, and what CMD leaves running is let alone.
 
 CMD sees CHAPPE_VERSION, CHAPPE_PATH, CHAPPE_PREVIOUS_VERSION and CHAPPE_PREVIOUS_PATH (empty when nothing was installed
 before, or it is gone). It may be killed at any moment together with this process, so it must bear being run again; what
@@ -22,6 +26,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+_GUARDED = """
+exec 3<&0 4>&2 </dev/null 2>/dev/null
+trap : TERM
+ulimit -c 0
+(trap '' TERM; read -r _ <&3 || { kill -TERM 0; sleep 1; kill -KILL 0; }) 4>&- >/dev/null &
+guard=$!
+(exec /bin/sh -c "$1" 2>&4 3<&- 4>&-)
+code=$?
+kill -KILL $guard
+wait $guard
+if [ $code -gt 128 ]; then
+  trap - TERM
+  kill -$((code - 128)) $$
+fi
+exit $code
+"""
+"""Its standard input is the pipe. A TERM is for CMD alone, whose end is told as it was, a signal included."""
 TAIL_BYTES = 2000
 KILL_GRACE_S = 2.0
 STOP_GRACE_S = 0.5
@@ -47,12 +68,15 @@ def environment(version: int, path: Path, previous_version: int, previous_path: 
 async def run_command(command: str, extra_environment: Mapping[str, str], timeout_s: float) -> Outcome:
     """Run it to its end. Cancelling kills the whole group."""
     tail = _Tail(asyncio.get_running_loop())
+    watched_end, our_end = os.pipe()  # the kernel closes ours when this process ends, however it does
     try:
         process = await asyncio.create_subprocess_exec(
             "/bin/sh",
             "-c",
+            _GUARDED,
+            "sh",
             command,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=watched_end,
             stdout=tail.write_end,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
@@ -76,6 +100,8 @@ async def run_command(command: str, extra_environment: Mapping[str, str], timeou
         return Outcome(False, f"cannot start the install command: {error}")
     finally:
         tail.close()
+        os.close(watched_end)
+        os.close(our_end)
 
 
 class _Tail:

@@ -2,10 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 from relayd.install import TAIL_BYTES, Outcome, environment, run_command
+
+_PATH = os.pathsep.join(sys.path)
 
 
 async def _gone(pid: int) -> None:
@@ -93,3 +97,47 @@ async def test_a_child_that_it_leaves_behind_is_not_waited_for(tmp_path: Path) -
     os.kill(
         int(await asyncio.to_thread(pid_file.read_text)), 9
     )  # it was left alone: an engine that the command started goes on
+
+
+_RELAYD = """
+import asyncio, sys
+from relayd.install import run_command
+asyncio.run(run_command(sys.argv[1], {}, 60))
+print("ended", flush=True)
+sys.stdin.read()
+"""
+
+
+async def _relayd(command: str) -> asyncio.subprocess.Process:
+    """A process of its own that runs the command, and lives until its input ends."""
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _RELAYD, command, stdin=pipe, stdout=pipe, env={**os.environ, "PYTHONPATH": _PATH}
+    )
+
+
+@pytest.mark.parametrize("ignores", ["", "trap '' TERM; "])
+async def test_it_does_not_outlive_a_relayd_that_is_killed(tmp_path: Path, ignores: str) -> None:
+    fifo = _fifo(tmp_path)
+    relayd = await _relayd(f"{ignores}sh -c '{ignores}echo $$ > {fifo}; exec sleep 1000' & wait")
+    pid = await _said(fifo)
+    relayd.kill()
+    await relayd.wait()
+    await _gone(pid)
+
+
+async def test_what_it_leaves_running_lives_on_whatever_becomes_of_relayd(tmp_path: Path) -> None:
+    fifo = _fifo(tmp_path)
+    relayd = await _relayd(f"(echo $$ > /dev/null; exec sh -c 'echo $$ > {fifo}; exec sleep 1000') >/dev/null 2>&1 &")
+    pid = await _said(fifo)
+    assert relayd.stdout is not None
+    assert await relayd.stdout.readline() == b"ended\n"
+    relayd.kill()
+    await relayd.wait()
+    os.kill(pid, 0)
+    os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_command_sees_no_child_that_it_has_not_started() -> None:
+    waits = "import os\ntry:\n  os.wait()\nexcept ChildProcessError:\n  raise SystemExit(7)"
+    assert await run_command(f"exec {sys.executable} -c '{waits}'", {}, 30) == Outcome(False, "exit code 7")
