@@ -144,7 +144,7 @@ def test_the_base_is_kept_while_it_is_needed(store: Store, disk: FaultyDisk) -> 
             seen.append(store.retain([DELTA.object_id], [2]).versions)
             super().link(source, target)
 
-    store._disk = store._appliers._disk = Retaining()
+    store._lander._disk = store._appliers._disk = Retaining()
     assert store.land(DELTA.object_id, 3, TARGET.root).path == store.layout.snapshot(3)
     assert seen == [()]
     assert store.retain([], [2, 3]).versions == (1,)

@@ -23,34 +23,34 @@ from chappe.hop.salvage import Salvage
 
 
 class TakesIn(Protocol):
-    """The store."""
+    """The lander."""
 
     def take_in(self, made: Path, object_id: str, record: LandingRecord) -> StoredObject: ...
 
     def take_in_part(self, made: Path, object_id: str, salvage: Salvage) -> bool: ...
 
 
-def become_full(store: TakesIn, disk: Disk, delta: StoredObject, ahead: Ahead, record: LandingRecord) -> StoredObject:
+def become_full(lander: TakesIn, disk: Disk, delta: StoredObject, ahead: Ahead, record: LandingRecord) -> StoredObject:
     """Blocking. Raises DeltaError, DiskFullError, StoreError, OSError; nothing is left of the attempt then."""
     try:
         made = _made(ahead, record.root)
         if made.salvage is not None:
-            raise _in_part(store, delta, made, made.salvage)
-        return store.take_in(delta.work.root, made.target.object_id, record)
+            raise _in_part(lander, delta, made, made.salvage)
+        return lander.take_in(delta.work.root, made.target.object_id, record)
     except (DeltaError, OSError):
         with contextlib.suppress(OSError):
             disk.remove_tree(delta.work.root)
         raise
 
 
-def _in_part(store: TakesIn, delta: StoredObject, made: Made, salvage: Salvage) -> DeltaError:
+def _in_part(lander: TakesIn, delta: StoredObject, made: Made, salvage: Salvage) -> DeltaError:
     """Why it has to be fetched, and how much of it."""
     what = (
         f"{len(salvage.wrong)} of {salvage.blocks} blocks do not come out as the publisher's (the first is "
         f"{salvage.wrong[0]}): the version that the delta begins at is not what it was"
     )
     lacking = salvage.lacking_bytes(made.target)
-    if store.take_in_part(delta.work.root, made.target.object_id, salvage):
+    if lander.take_in_part(delta.work.root, made.target.object_id, salvage):
         fetched = f"{lacking} of {made.target.payload_bytes} bytes are fetched of the full object"
         return DeltaError(f"{what}; {fetched}", made.target.object_id)
     return DeltaError(what)
