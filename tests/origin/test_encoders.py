@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from chappe.errors import SnapshotChangedError
-from chappe.origin import encoders
 from chappe.origin.blocksources import Compared, Whole
 from chappe.origin.encoder import Task
+from chappe.origin.encoderprocess import EncoderProcess
 from chappe.origin.encoders import Encoders
 from chappe.origin.scan import Snapshot
 from chappe.origin.steps import Base
@@ -104,7 +104,7 @@ def test_closed_while_they_work(tmp_path: Path, two: tuple[Base, Snapshot], runn
     asked = count_runs(running)
     inner = running._take
 
-    def taking() -> encoders._Process | None:
+    def taking() -> EncoderProcess | None:
         process = inner()
         if len(asked) == 3:
             running.close()

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from chappe.origin import encoders
+from chappe.origin import encoderprocess, encoders
 from chappe.origin.blocksources import Compared
 from chappe.origin.encoder import Task
+from chappe.origin.encoderprocess import EncoderProcess
 from chappe.origin.encoders import Encoders
 from chappe.origin.scan import Snapshot
 from chappe.origin.steps import Base
@@ -40,7 +41,7 @@ def test_processes_lost_with_their_runs(
 
     inner = running._take
 
-    def taking() -> encoders._Process | None:
+    def taking() -> EncoderProcess | None:
         if len(asked) == 2 and victims:
             while victims:
                 os.kill(victims.pop(), how)
@@ -137,7 +138,8 @@ def test_stopped_before_a_task_that_fills_the_connection(
 
 
 def test_one_that_the_kernel_does_not_let_go_is_left_behind(running: Encoders, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoders, "CLOSE_S", 0.1)
+    for module in (encoders, encoderprocess):
+        monkeypatch.setattr(module, "CLOSE_S", 0.1)
     stopped = running._all[0]
     os.kill(stopped.pid, signal.SIGSTOP)
     with monkeypatch.context() as patched:
