@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from chappe.sigpipe import block_sigpipe
+
 T = TypeVar("T")
 
 
@@ -24,8 +26,12 @@ class LoopThread:
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self.loop.set_exception_handler(_drop_spurious_wakeups)
-        self._thread = threading.Thread(target=self.loop.run_forever, name="chappe", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="chappe", daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        block_sigpipe()
+        self.loop.run_forever()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run to the end and return the result; an interrupt of the waiting thread cancels the coroutine."""

@@ -36,6 +36,7 @@ from chappe.errors import ChappeError, PeerError
 from chappe.hop.net import Address, Tls
 from chappe.hop.tcp_info import tcp_info
 from chappe.hop.tcp_sockets import SOCKET_ERRORS, check_name, client_context, shut_down
+from chappe.sigpipe import block_sigpipe
 from chappe.v1.relay_pb2 import TcpMore, TcpOffer, TcpSwitch
 from chappe.wire.frames import ChunkBatch, Reply, decode_reply
 from chappe.wire.tcp_frames import (
@@ -157,6 +158,7 @@ class TcpInlet:
     # ---- the thread's ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        block_sigpipe()
         connection: socket.socket | None = None
         try:
             connection = self._connected()

@@ -34,6 +34,7 @@ from chappe.hop.tcp_info import (
     unacknowledged_bytes,
 )
 from chappe.hop.tcp_sockets import SOCKET_ERRORS, allow_unacknowledged, limit_pace, set_unsent_limit, shut_down
+from chappe.sigpipe import block_sigpipe
 from chappe.wire.tcp_frames import encode_chunk_head
 
 log = logging.getLogger(__name__)
@@ -188,6 +189,7 @@ class TcpOutlet:
     # ---- the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        block_sigpipe()
         try:
             over = False
             while not over and (job := self._jobs.get()) is not None:

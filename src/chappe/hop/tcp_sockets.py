@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from chappe.hop.net import Tls
+from chappe.sigpipe import without_sigpipe
 
 T = TypeVar("T")
 
@@ -123,7 +124,8 @@ async def step(connection: socket.socket, call: Callable[[], T]) -> T:
     """The result of a call on a non-blocking socket, when it can be had. Raises what it raises otherwise."""
     while True:
         try:
-            return call()
+            with without_sigpipe():
+                return call()
         except (BlockingIOError, ssl.SSLWantReadError):
             await _ready(connection, writing=False)
         except ssl.SSLWantWriteError:

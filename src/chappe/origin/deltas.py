@@ -34,6 +34,7 @@ from chappe.payload.delta import encode_block
 from chappe.payload.envelope import Prologue, pack_chunk, pack_prologue
 from chappe.payload.plan import DeltaPlan
 from chappe.payload.table import NO_BASE
+from chappe.sigpipe import block_sigpipe
 from chappe.wire.manifest import encode_header
 
 THREADS = min(os.cpu_count() or 1, 32)
@@ -231,7 +232,7 @@ class DeltaFile:
         return self._windows
 
     def _write_blocks(self, windows: Windows, blocks: MakeBlocks, threads: int) -> None:
-        with ThreadPoolExecutor(threads, "chappe-delta") as pool:
+        with ThreadPoolExecutor(threads, "chappe-delta", initializer=block_sigpipe) as pool:
             for chunk in self._packer.pack(blocks(self.manifest.algorithm, OrderedMap(pool, threads), threads)):
                 self._go_on()
                 packed = pack_chunk(chunk)
