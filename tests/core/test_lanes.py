@@ -17,6 +17,7 @@
 | the coordinator restarts                            | nobody is moved |
 | a newer version, while somebody finishes a lane     | the version is retired when its lanes are |
 | the newer version fails after that                  | the lane stays retired, the full object goes on |
+| deltas only, and B0 is measured a little lower      | as many chains as before |
 | nobody with the delta can dial one behind NAT       | somebody with the full object feeds it |
 | one that has the full object is leaving             | it is given nobody to feed |
 | all have left a lane                                | it keeps no fleet from being probed |
@@ -63,6 +64,36 @@ def test_all_prove_the_base() -> None:
     assert view.floor_s is not None
     rig.do(ev.SourceFailed("o", 1, FULL, "it lets its copy go"))
     assert [log.event for log in of(rig.effects, fx.Log)] == ["source_left"]  # as after every version: no failure
+
+
+def test_as_many_chains_as_the_delta_before() -> None:
+    """By lanes: the publications of the versions themselves have nobody in their chains."""
+    rig = Rig("abcdefgh")
+    rig.open()
+    assert rig.lane is not None
+    assert len(rig.lane.layout.chains) == 4  # 50 MB/s over the assumed 12.5
+    for name in "abcdefgh":
+        rig.applies(name)
+    origin = rig.fleet.state.workers["o"]
+    newer, newer_delta = "e" * 32, "e1" * 16
+
+    def publish(b0: float, version: int, root: str) -> int:
+        origin.links.up.settle(b0, rig.now)
+        objects = newer[:-1] + str(version), newer_delta[:-1] + str(version)
+        deltas = (ev.DeltaFrom(root, objects[1]),)
+        rig.do(
+            ev.PublishRequested(
+                version, "o", objects[0], version, 1.0, ev.Topology.CHAINS, 0, 10**6, 0.0, Payload.AUTO, deltas
+            )
+        )
+        rig.offer_full(objects[0], version)
+        rig.do(ev.RootAnnounced("o", 1, objects[0], f"xxh3_128:{version:032x}"))
+        rig.do(ev.Offered("o", 1, objects[1], version, "delta", 10_000, SNAPSHOT_BYTES, DELTA_CHUNKS))
+        lane = rig.fleet.state.publications[objects[1]]
+        assert "".join(sorted(lane.layout.workers())) == "abcdefgh"
+        return len(lane.layout.chains)
+
+    assert publish(46e6, 3, ROOT) == 4  # floor(1.05 x 3.68) would be 3
 
 
 def test_each_kind_has_its_own_chains() -> None:

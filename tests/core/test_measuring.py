@@ -43,10 +43,12 @@ def test_heads_that_have_just_begun_do_not_lower_b0(fleet: Script) -> None:
     assert b0_mbit(fleet) == 0
 
 
-def test_what_arrives_as_it_was_sent_lowers_b0(fleet: Script) -> None:
+def test_what_arrives_as_it_was_sent_lowers_b0_when_it_goes_on(fleet: Script) -> None:
     fleet.play("hop o a got=65mbit sent=-\nhop o b got=70mbit sent=-\nhop o c got=66mbit sent=-\n")
     fleet.play("sends o a=66mbit b=68mbit c=70mbit\n")
-    assert b0_mbit(fleet) == 199
+    assert b0_mbit(fleet) == 0  # a pause looks like this, too
+    fleet.play("sends o a=66mbit b=68mbit c=70mbit\n")
+    assert b0_mbit(fleet) == 257.9  # from the 300 that were declared, 4 s of the way to 201
 
 
 def test_an_origin_that_keeps_up_with_a_head_is_not_the_limit(fleet: Script) -> None:
@@ -89,3 +91,24 @@ def test_what_was_carried_beside_another_stream_is_no_measure_of_an_uplink() -> 
         )
     )
     assert script.fleet.state.workers["id-a"].links.up.bytes_per_s == before
+
+
+def says(script: Script, sender: str, receiver: str, rate: float, busy_s: float, streams: int = 1) -> None:
+    """What both ends say of a hop, the receiver first."""
+    for node, peer, sending in ((receiver, sender, False), (sender, receiver, True)):
+        party = script.party(node)
+        sample = LinkSample(f"id-{peer}", sending, rate, busy_s, streams if sending else 1)
+        script.tell(LinksMeasured(party.worker_id, party.session, (sample,)))
+
+
+def test_a_tenth_of_a_second_after_a_pause_hardly_moves_what_was_declared() -> None:
+    """A relay that differs by more than 10 % makes a fleet an unequal one, whose chains are laid in another way."""
+    script = Script()
+    script.play("relay a b c up=10mbit down=10mbit\norigin o up=10mbit\npublish o v=1\n")
+    script.play("offer o 1 bytes=100000000\nreceiving 1 a b c chunks=10\n")
+    says(script, "a", "b", 0.864e6, 0.1)
+    figure = script.fleet.state.workers["id-a"].links.up.bytes_per_s
+    assert figure == pytest.approx(1.25e6, rel=0.01)
+    for _ in range(10):
+        says(script, "a", "b", 0.864e6, 2.0)
+    assert script.fleet.state.workers["id-a"].links.up.bytes_per_s == pytest.approx(0.864e6, rel=0.05)

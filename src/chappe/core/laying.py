@@ -9,7 +9,7 @@ from chappe.core.events import PublishRequested, Topology
 from chappe.core.floor import set_floor
 from chappe.core.grounds import Grounds
 from chappe.core.manifest import CHUNK_BYTES_PLAIN, chunk_bytes_for
-from chappe.core.publication import Publication
+from chappe.core.publication import ENDED, Publication
 from chappe.core.rates import downlink, link_of, uplink
 from chappe.planning.striping import Judged, judge_striping, striped_chunk_bytes
 from chappe.planning.topology import Link, Plan, plan_chains, plan_star, worker_rate
@@ -98,20 +98,27 @@ class Laying:
         rate = self.origin_rate(publication.origin_id) * self._share(publication)
         if publication.topology is Topology.STAR:
             return plan_star(rate, links)
-        current = self._context.state.current
-        previous = None
-        chained = current is not None and current.topology is not Topology.STAR and current.stripes.plain
-        if chained and current is not None and not current.chains_wanted:
-            previous = sum(bool(chain.members) for chain in current.layout.chains) or None
         return plan_chains(
             rate,
             links,
             chains=publication.chains_wanted,
-            previous=previous,
+            previous=self._chains_before(publication),
             payload_bytes=max(1, publication.payload_bytes),
             fraction=publication.until,
             origin_dialable=publication.origin_id not in self._context.undialable,
         )
+
+    def _chains_before(self, publication: Publication) -> int | None:
+        """As planned for the newest version before, for the object that most workers got: where all got a delta, the
+        version's own publication had nobody in its chains. None: others than planned ones, or as many as workers."""
+        older = [p for p in self._context.state.publications.values() if p.version < publication.version]
+        for version in sorted({p.version for p in older if p.burned and p.phase not in ENDED}, reverse=True):
+            laid = [p for p in older if p.version == version]
+            workers, last = max(((_placed(p), p) for p in laid), key=lambda found: found[0])
+            if workers:
+                planned = last.topology is not Topology.STAR and last.stripes.plain and not last.chains_wanted
+                return last.streams_max if planned and 0 < last.streams_max < workers else None
+        return None
 
     def _share(self, publication: Publication) -> float:
         """Of B0: objects that travel at the same time have equal parts of it."""
@@ -179,6 +186,11 @@ class Laying:
             why = f"plain: at {format_rate(found)} hosts are the limit, not links"
             return Judged(None, why, judged.striped_s, judged.plain_s)
         return judged
+
+
+def _placed(publication: Publication) -> int:
+    """How many workers got a version as this object."""
+    return sum(not member.via for member in publication.members.values())
 
 
 def _some(names: list[str]) -> str:

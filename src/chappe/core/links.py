@@ -2,7 +2,8 @@
 
 Evidence is counted in seconds for which a link was busy. New evidence halves the weight of the old every
 `HALF_LIFE_S` busy seconds, so that an estimate follows a change within a few reports; idle time halves it every hour,
-so that yesterday's figure gives way to the first new one, and in the end to what was declared.
+so that yesterday's figure gives way to the first new one, and in the end to what was declared. What was declared counts
+like a full estimate: a tenth of a second after a pause says more of buffers and bursts than of a link.
 
     exact(rate)        the link was the limit, or has carried more than was believed: the estimate follows
     settle(rate)       a repair has found the cause: the estimate is this, now
@@ -37,9 +38,12 @@ class Estimate:
     def known(self, now: float) -> bool:
         return self.bytes_per_s > 0 and self._weight(now) >= WEIGHT_MIN_S
 
-    def exact(self, bytes_per_s: float, busy_s: float, now: float) -> None:
+    def exact(self, bytes_per_s: float, busy_s: float, now: float, declared: float | None = None) -> None:
+        """`declared` by its host, where that is so: measuring starts there, and a first sample is a sample."""
         if bytes_per_s <= 0 or busy_s <= 0:
             return
+        if declared and not self.known(now):
+            self.settle(declared, now)
         old = self._weight(now) * float(0.5 ** (busy_s / HALF_LIFE_S))
         new = WEIGHT_MAX_S * (1 - float(0.5 ** (busy_s / HALF_LIFE_S)))
         self.bytes_per_s = (self.bytes_per_s * old + bytes_per_s * new) / (old + new)

@@ -12,21 +12,22 @@ limit is exact evidence, the other link is at least as fast. Who it was:
 
 The rate is what the receiver says, at most what the sender says of the same time: nobody's word about itself raises
 anything. A hop whose end shares its link with another one (two versions at once) says nothing. B0 is the sum over the
-origin's concurrent hops, and when all of them are limited by their receivers, that sum is only a lower bound. It is
-one, too, when much less has arrived than was sent: then the two ends speak of different seconds (a chain's head has
-come or gone, and each end reports when it does), or one of them does not tell the truth.
+origin's concurrent hops; which sums are evidence is `origin_uplink`'s. Of much less than was sent the two ends speak of
+different seconds (a chain's head has come or gone, and each end reports when it does), or one does not tell the truth.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from chappe.core.chain import SOURCE, Place
 from chappe.core.context import Context
 from chappe.core.demotion import Demotions
 from chappe.core.events import LinkSample, LinksMeasured, Role, Topology
+from chappe.core.origin_uplink import EXPLAINED, Carried, UplinkEvidence
 from chappe.core.publication import Publication
-from chappe.core.rates import Figure, Source, downlink, uplink
+from chappe.core.rates import Figure, downlink, uplink
 from chappe.core.slow import SLOW_SHARE, HopSample, Slow
 from chappe.core.striped_links import StripedLinks
 from chappe.core.workers import Worker
@@ -36,9 +37,7 @@ CLAIM_S = 5.0
 REPORT_S = (
     2.0  # the longest time between two reports (`chappe.hop.reports`): an end may not have told the last news yet
 )
-EXPLAINED = 0.9
 CONTRADICTED = 1.5
-AGREED = 0.9  # what has arrived of what an origin says that it sent: from here on it is the same seconds
 SAVE_SHARE = 0.05  # a change of more than this is written down at once, any other after a minute
 SAVE_S = 60.0
 
@@ -58,6 +57,7 @@ class Measuring:
         self._sent: dict[tuple[str, str], Claim] = {}  # sender, receiver: what the sender said last
         self._got: dict[tuple[str, str], Claim] = {}  # and the receiver
         self._shared: dict[tuple[str, bool], float] = {}  # worker, sending: when it had several streams last
+        self._uplinks: dict[str, UplinkEvidence] = {}  # by origin
         self._saved: dict[str, tuple[float, float, float]] = {}  # worker: up, down, when
 
     def links_measured(self, event: LinksMeasured) -> None:
@@ -79,6 +79,7 @@ class Measuring:
         if len(self._sent) + len(self._got) > 8 * len(self._context.state.workers) + 64:
             self._sent = {key: claim for key, claim in self._sent.items() if self._fresh(claim)}
             self._got = {key: claim for key, claim in self._got.items() if self._fresh(claim)}
+            self._uplinks = {w: one for w, one in self._uplinks.items() if w in self._context.state.workers}
             self._shared = {w: s for w, s in self._shared.items() if self._context.now - s <= SAVE_S}
 
     def _fresh(self, claim: Claim | None) -> bool:
@@ -164,10 +165,10 @@ class Measuring:
         blamed_sender = not by_receiver and (up.known is None or down.known is not None)
         blamed_receiver = not by_sender and not by_receiver and up.known is not None and down.known is None
         if parent.role is Role.RELAY and (rate >= up.bytes_per_s or by_sender or blamed_sender):
-            parent.links.up.exact(rate, busy_s, now)
+            parent.links.up.exact(rate, busy_s, now, parent.uplink_bytes_per_s)
             self._save(parent)
         if rate >= down.bytes_per_s or by_receiver or blamed_receiver:
-            child.links.down.exact(rate, busy_s, now)
+            child.links.down.exact(rate, busy_s, now, child.downlink_bytes_per_s)
             self._save(child)
 
     def probed(self, sender: Worker, receiver: Worker, rate: float, busy_s: float) -> None:
@@ -175,36 +176,53 @@ class Measuring:
         self._attribute(sender, receiver, rate, busy_s, self._up(sender, 1), self._down(receiver))
 
     def _origin_sent(self, origin: Worker, samples: list[LinkSample]) -> None:
-        total, sent, busy_s, limited, free, slow = 0.0, 0.0, 0.0, 0, 0, 0
-        seen: list[LinkSample] = []
-        figure = self._up(origin, 1)
-        for sample in samples:
-            child = self._context.state.workers.get(sample.peer)
-            if child is None or self._hop(origin.worker_id, sample.peer) is None:
-                continue
-            got = self._got.get((origin.worker_id, sample.peer))
-            rate = sample.bytes_per_s
-            if got is not None and self._fresh(got):
-                rate = min(rate, got.sample.bytes_per_s)
-            down = self._down(child)
-            if down.known is not None:
-                share = (figure.known or down.known) / max(1, sample.streams)
-                slow += rate < SLOW_SHARE * min(share, down.known)
-                limited += rate >= EXPLAINED * down.known
-                free += rate < EXPLAINED * down.known
-            total, sent, busy_s = total + rate, sent + sample.bytes_per_s, max(busy_s, sample.busy_s)
-            seen.append(sample)
-        if not seen:
+        figure, now = self._up(origin, 1), self._context.now
+        hops = [s for s in samples if s.peer in self._context.state.workers]
+        found = [(s, hop[0]) for s in hops if (hop := self._hop(origin.worker_id, s.peer)) is not None]
+        if not found:
             return
-        whole = total >= AGREED * sent and all(s.streams <= len(seen) and s.busy_s > 0 for s in seen)
-        striped = any(not p.stripes.plain for p in self._context.active() if p.origin_id == origin.worker_id)
-        whole = whole and not striped  # heads share their links there: what a hop carries is not the origin's limit
-        by_origin = whole and limited < len(seen) and (free > 0 or figure.source is Source.ASSUMED)
-        if slow and (slow < len(seen) or len(seen) == 1):  # the others are well, or there are none: it may be the head
-            by_origin = False
-        if total >= figure.bytes_per_s or by_origin:
-            origin.links.up.exact(total, busy_s, self._context.now)
+        carried = self._carried(origin, [sample for sample, _ in found], figure)
+        evidence: Carried | None = None
+        if self._all_heads(origin, found, figure):
+            evidence = self._uplinks.setdefault(origin.worker_id, UplinkEvidence()).take(carried, figure, now)
+        elif carried.bytes_per_s >= figure.bytes_per_s:
+            evidence = carried  # some of its hops alone have carried more
+        if evidence is not None:
+            origin.links.up.exact(evidence.bytes_per_s, evidence.busy_s, now, origin.uplink_bytes_per_s)
             self._save(origin)
+
+    def _got_by(self, origin: Worker, sample: LinkSample) -> float:
+        """What the head says, as far as it has said anything lately."""
+        got = self._got.get((origin.worker_id, sample.peer))
+        return got.sample.bytes_per_s if got is not None and self._fresh(got) else sample.bytes_per_s
+
+    def _carried(self, origin: Worker, samples: list[LinkSample], figure: Figure) -> Carried:
+        sent = got = takes = 0.0
+        for sample in samples:
+            arrived = min(sample.bytes_per_s, self._got_by(origin, sample))
+            known = self._down(self._context.state.workers[sample.peer]).known
+            unknown = math.inf if figure.known is None else arrived / EXPLAINED
+            sent, got = sent + sample.bytes_per_s, got + self._got_by(origin, sample)
+            takes += unknown if known is None else known
+        return Carried(min(sample.busy_s for sample in samples), sent, got, takes)
+
+    def _all_heads(self, origin: Worker, hops: list[tuple[LinkSample, Publication]], figure: Figure) -> bool:
+        """Everybody whom it is to feed got something, and none of them much less than it could while others did not:
+        that may be this one's. What is missing would be missing in the sum. Stripes: heads share their links there."""
+        if any(not p.stripes.plain for p in self._context.active() if p.origin_id == origin.worker_id):
+            return False
+        fed = {sample.peer for sample, _ in hops}
+        laid = {c.members[0] for _, p in hops for c in p.layout.chains if c.members and not c.rooted}
+        if not laid <= fed or any(sample.streams > len(hops) for sample, _ in hops):
+            return False
+        slow = 0
+        for sample, _ in hops:
+            down = self._down(self._context.state.workers[sample.peer]).known
+            if down is not None:
+                share = (figure.known or down) / max(1, sample.streams)
+                arrived = min(sample.bytes_per_s, self._got_by(origin, sample))
+                slow += arrived < SLOW_SHARE * min(share, down)
+        return not slow or (slow == len(hops) > 1)
 
     def _save(self, worker: Worker) -> None:
         now, up, down = self._context.now, worker.links.up.bytes_per_s, worker.links.down.bytes_per_s
