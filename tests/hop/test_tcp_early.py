@@ -274,6 +274,28 @@ async def test_all_of_loopback_is_one_host(stack: AsyncExitStack, peer: str) -> 
     assert await caller.is_served_by(offer(listener, caller.secret, peer=peer))
 
 
+@pytest.mark.parametrize(
+    ("fetch", "data", "taken"),
+    [
+        ("10.1.2.3", "10.1.2.3", True),
+        ("10.1.2.3", "10.1.2.4", False),
+        ("10.1.2.3", "2001:db8::1", True),  # each has dialled another address of the same name
+        ("2001:db8::1", "10.1.2.3", True),
+        ("2001:db8::1", "2001:db8::2", False),
+        ("127.0.0.1", "2001:db8::1", False),
+        ("10.1.2.3", "::1", False),
+        ("127.0.0.1", "::1", True),
+        (None, "10.1.2.3", True),
+        ("10.1.2.3", "somewhere", False),
+    ],
+)
+def test_without_certificates_an_address_of_the_other_kind_may_be_the_same_host(
+    fetch: str | None, data: str, taken: bool
+) -> None:
+    with socket.socket() as connection:
+        assert (tcp_early.Caller(connection, data).problem(fetch, None) == "") is taken
+
+
 @pytest.mark.parametrize("peer", [HERE, "ipv6:%5B2001:db8::1%5D:5"])
 @pytest.mark.parametrize(("who", "taken"), [("child", True), ("other", False)])
 async def test_its_certificate_is_that_of_its_fetch(

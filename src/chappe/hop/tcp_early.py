@@ -111,12 +111,12 @@ def plain_host(host: str) -> str:
 
 
 def _one_host(one: str, other: str) -> bool:
-    """A name like localhost has addresses of both kinds, and gRPC may dial another than a data connection does."""
-    return one == other or (_is_loopback(one) and _is_loopback(other))
-
-
-def _is_loopback(host: str) -> bool:
+    """They may be. A name may have addresses of both kinds, and gRPC may dial another one than a data connection does:
+    what an IPv4 address and an IPv6 address have in common nobody can see, and the secret has to do."""
+    if one == other:
+        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        first, second = ipaddress.ip_address(one), ipaddress.ip_address(other)
     except ValueError:
         return False
+    return first.is_loopback == second.is_loopback and (first.is_loopback or first.version != second.version)
