@@ -6,10 +6,10 @@ per relay, however many chunks there are:
 
     parent's rate changes ──one hop later──▶ child follows, or has a backlog ──one hop later──▶ its children
 
-    plan of a stream = what the parent held when it was made, then what the parent itself is receiving, in its order
     ends: everything wanted has come (complete), a chunk that does not match its page (corrupt), or somebody ends it
 
-It decides nothing about who fetches from whom: hosts open and end streams.
+What a child takes in which order is its plan (`plans`), where it is on that its track (`tracks`). It decides nothing
+about who fetches from whom: hosts open and end streams.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from chappe.core.stripemap import PLAIN, StripeMap
 from chappe.sim.clock import Agenda, Entry
 from chappe.sim.copies import WHOLE, Copy
 from chappe.sim.pace import Pace
-from chappe.sim.stripes import Live, sound, spans, view_of
+from chappe.sim.plans import NOTHING, plan_of
+from chappe.sim.stripes import sound, view_of
 from chappe.sim.tracks import EPSILON, Track, View
 
 if TYPE_CHECKING:
@@ -84,8 +85,7 @@ class Stream:
         self.track = Track([], agenda.now, self._take)
         self.begun = self.ended = False  # for the child
         self.wanted = RangeSet()
-        self._live: list[Live] = []
-        self._fixed = 0  # how much of the plan the parent has anyway
+        self._plan = NOTHING
         self._limit = 0.0
         self._bad: int | None = None
         self._next: Entry | None = None
@@ -152,32 +152,14 @@ class Stream:
         assert view is not None
         self.measure()
         self.track.settle(now)
-        plan: list[Range] = []
-        for start, stop in self.wanted:
-            plan += view.base.within(start, stop)
-        fixed = sum(b - a for a, b in plan)
-        live: list[Live] = []
-        at, own = 0, fixed
-        for a, b in view.plan:
-            for start, stop in self.wanted.within(a, b):
-                for piece in view.base.missing(start, stop) if plan else [(start, stop)]:
-                    plan.append(piece)
-                    size = piece[1] - piece[0]
-                    live.append((own, at + piece[0] - a, size, size))
-                    own += size
-            at += b - a
-        if not self.stripes.plain and len(view.plan) < len(live):
-            live = spans(live)
-        self._fixed, self._live = fixed, live
-        if plan != self.track.left():
-            self.track = Track(plan, now, self._take)
+        self._plan = plan = plan_of(view, self.wanted, striped=not self.stripes.plain)
+        if plan.ranges != self.track.left():
+            self.track = Track(plan.ranges, now, self._take)
             self.pace.begin()
             self.copy.tracks[self.stripe] = self.track
             announce(self.agenda, self.copy, self.stripe, replanned=True)
         else:  # positions are counted from the beginning of the plan that goes on
-            done = self.track.total - own
-            self._fixed = fixed + done
-            self._live = [(o + done, at, length, span) for o, at, length, span in live]
+            self._plan = plan.after(self.track.total - plan.total)
         self._set_limit()
 
     def _set_limit(self) -> None:
@@ -188,13 +170,9 @@ class Stream:
         self._limit, self._bad = float(self.track.total), None
         begun = int(self.track.at(self.agenda.now) + EPSILON)  # also the one that is half here can still go wrong
         for chunk in bad:
-            at = 0
-            for a, b in self.track.plan:
-                if a <= chunk < b and at + chunk - a >= begun:
-                    if at + chunk - a < self._limit:
-                        self._limit, self._bad = float(at + chunk - a), chunk
-                    break
-                at += b - a
+            position = self.track.position_of(chunk, begun)
+            if position is not None and position < self._limit:
+                self._limit, self._bad = float(position), chunk
 
     def replan_soon(self) -> None:
         """Something about the parent's chunks has changed that does not show in what it holds."""
@@ -214,22 +192,6 @@ class Stream:
             return
 
     # ---- moving ----------------------------------------------------------------------------------------------------
-
-    def _available(self, seen: float) -> tuple[float, float, float]:
-        """How far the plan could be now, how fast that grows, and the parent's position at which this changes."""
-        view = self.view
-        assert view is not None
-        available, slope, boundary = float(self._fixed), 0.0, float("inf")
-        for own, at, length, span in self._live:
-            if seen < at - EPSILON:
-                boundary = at
-                break
-            if seen < at + span - EPSILON:
-                share = length / span
-                available, slope, boundary = own + (seen - at) * share, view.rate * share, at + span
-                break
-            available = float(own + length)
-        return available, slope, boundary
 
     def move(self) -> None:
         """Set the rate for now, and the moment when it changes by itself."""
@@ -251,7 +213,7 @@ class Stream:
             self._turn(0.0)
             return
         seen = view.at(now)
-        available, slope, boundary = self._available(seen)
+        available, slope, boundary = self._plan.available(seen, view.rate)
         ahead = available - x
         waits: list[float] = []
         if ahead > EPSILON:

@@ -43,6 +43,15 @@ class Track:
     def left(self) -> list[Range]:
         return pieces(self.plan, self._taken, self.total)
 
+    def position_of(self, chunk: int, least: int) -> int | None:
+        """Where a chunk comes, not before this position; None when it does not."""
+        at = 0
+        for a, b in self.plan:
+            if a <= chunk < b and at + chunk - a >= least:
+                return at + chunk - a
+            at += b - a
+        return None
+
 
 class View:
     """A parent as its child sees it: what it held, what it was receiving, and how fast."""
