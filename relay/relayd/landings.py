@@ -27,7 +27,7 @@ from chappe.core.relay_events import (
     Restored,
 )
 from chappe.errors import DeltaError, RootMismatchError, StoreError, VersionConflictError
-from chappe.hop.adapters import refusal
+from chappe.hop.adapters import BaseHolds, bound_in, refusal
 from chappe.hop.objects import StoredObject
 from chappe.hop.records import LandedSnapshot, LandingRecord
 from chappe.hop.store import Store
@@ -68,7 +68,8 @@ class Landings:
         self._in_thread = in_thread
         self._on_event = on_event
         self._install_seconds = install_seconds
-        self._base_store = base_store
+        self._base_store, self._bases = base_store, BaseHolds(base_store)
+        self._hold_bases()
         self._landed_s: dict[int, float] = {}
 
     def foresee(self, targets: Sequence[Target]) -> None:
@@ -125,9 +126,24 @@ class Landings:
     def _land_or_refuse(self, order: Land) -> LandedSnapshot | str:
         """Blocking. Why not, when it is an adapter whose base is not here."""
         received = self._store.get(order.object_id)
-        if received is not None and received.landed is None and (why := refusal(received, self._base_store)):
-            return why
-        return self._store.land(order.object_id, order.version, order.root)
+        if received is not None and received.landed is None:
+            why = refusal(received, self._bases, self._base_store)
+            if why:
+                return why
+        landed = self._store.land(order.object_id, order.version, order.root)
+        self._hold_bases()
+        return landed
+
+    def _hold_bases(self) -> None:
+        """Of the adapters that are here, however many times their store has got a newer base. Blocking."""
+        roots = {root for landed in self._store.versions() if (root := bound_in(landed.path)) is not None}
+        for root in roots:
+            if not self._bases.take(root):
+                log.warning("base_gone", root=root, store=str(self._base_store))
+        self._bases.keep_only(roots)
+
+    def close(self) -> None:
+        self._bases.keep_only(())
 
     async def mend(self, object_id: str) -> None:
         held = self._store.get(object_id)

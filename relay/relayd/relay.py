@@ -177,7 +177,9 @@ class Relay:
         if self._timer is not None:
             self._timer.cancel()
         self.service.leave()
-        return await self._tasks.close(grace_s)
+        ended = await self._tasks.close(grace_s)
+        self._landings.close()
+        return ended
 
     def handle(self, event: RelayEvent) -> None:
         """The one door. An event that comes while effects are carried out waits for its turn."""

@@ -8,7 +8,8 @@ import pytest
 
 from chappe.core.digest import XXH3_128
 from chappe.errors import SnapshotError, UsageError
-from chappe.hop.adapters import binding_of, landed_roots, refusal
+from chappe.hop.adapters import BaseHolds, binding_of, bound_in, landed_roots, refusal
+from chappe.hop.spared import hold
 from chappe.hop.store import Store
 from chappe.origin.adapters import Bindings, base_root_of, bound_to
 from chappe.origin.hashing import hash_snapshot
@@ -42,7 +43,7 @@ def base(tmp_path: Path) -> Path:
 def refused(tmp_path: Path, model: Model, base_store: Path | None) -> str:
     store = Store.open(tmp_path / f"adapters-{len(list(tmp_path.iterdir()))}")
     try:
-        return refusal(receive(store, model), base_store)
+        return refusal(receive(store, model), BaseHolds(base_store), base_store)
     finally:
         store.close()
 
@@ -58,6 +59,36 @@ def test_it_lands_beside_its_base_only(base: Path, tmp_path: Path) -> None:
     assert refused(tmp_path, bound, tmp_path / "none").endswith(f"which has not landed in {tmp_path / 'none'}")
     assert "no base (--base-store)" in refused(tmp_path, bound, None)
     assert f"an adapter of {OTHER.root}, which" in refused(tmp_path, adapter(pack_binding(OTHER.root)), base)
+
+
+def test_the_base_of_an_adapter_stays_until_the_adapter_goes(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "base") as store:
+        holds = BaseHolds(tmp_path / "base")
+        assert not holds.take(BASE.root)
+        for version, model in enumerate((BASE, OTHER, full_model(files_of(3), f"{3:032x}")), start=1):
+            receive(store, model)
+            store.land(model.object_id, version, model.root)
+            if version == 1:
+                assert holds.take(BASE.root)
+                assert holds.take(BASE.root)
+        assert store.retain((), ()).versions == ()
+        store.empty_trash()
+        assert landed_roots(tmp_path / "base")[BASE.root] == 1
+        holds.keep_only({BASE.root, OTHER.root})
+        assert store.retain((), ()).versions == ()
+        holds.keep_only(())
+        assert store.retain((), ()).versions == (1,)
+        assert not holds.take(BASE.root)
+        assert hold(tmp_path / "base", 1) is None
+    assert BaseHolds(None).take(BASE.root) is False
+
+
+def test_a_binding_of_what_has_landed(tmp_path: Path) -> None:
+    assert bound_in(tmp_path) is None
+    (tmp_path / BINDING_FILE).write_bytes(pack_binding(BASE.root))
+    assert bound_in(tmp_path) == BASE.root
+    (tmp_path / BINDING_FILE).write_bytes(b"{}")
+    assert bound_in(tmp_path) is None
 
 
 def test_what_is_no_adapter_is_not_looked_at(base: Path, tmp_path: Path) -> None:

@@ -73,5 +73,12 @@ async def scenario(tmp_path: Path, *, base_lands: bool) -> None:
             assert installed == {"with": 2, "later": 2 if base_lands else 0}
             with pytest.raises(UsageError, match="adapters are small"):
                 await publisher.publish(two, adapter_of=root, payload="delta")
-        assert digests((base.store("w1") / "current").resolve()) == digests(model)
+            payload_reasons = {p.payload_reason for p in (await fleet.status()).publications}
+            assert payload_reasons == {"adapters are sent in full"}
+            async with AsyncPublisher(base.address) as publisher:  # the adapters stay those of the old base
+                for seed in (2, 3):
+                    newer = make_snapshot(tmp_path / f"model-{seed}", 1 << 20, seed=seed)
+                    await (await publisher.publish(newer, until=1.0)).wait(timeout_s=120)
+            assert digests(base.store("w1") / "snapshots/1") == digests(model)
+        assert digests((base.store("w1") / "current").resolve()) == digests(newer)
         assert (await run_cli("verify", str(base.store("w1"))))[0] == 0

@@ -1,8 +1,8 @@
 """What may go. The choice is a pure function of what is here and what is wanted; the store carries it out.
 
-Kept are: the current version and the one before it, what the coordinator names, what a reader holds, what is landing,
-and each object of a kept version. Everything else is renamed into the trash and deleted from there; who has a file
-open or mapped keeps its bytes, for nothing is ever truncated.
+Kept are: the current version and the one before it, what the coordinator names, what a reader holds, what an adapter in
+another store needs (`chappe.hop.spared`), what is landing, and each object of a kept version. All else is renamed into
+the trash and deleted from there; who has a file open or mapped keeps its bytes, for nothing is ever truncated.
 """
 
 from __future__ import annotations

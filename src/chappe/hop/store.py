@@ -24,6 +24,7 @@ from chappe.hop.opening import take_up
 from chappe.hop.records import LandedSnapshot
 from chappe.hop.retention import Retained
 from chappe.hop.shelf import Shelf
+from chappe.hop.spared import held_elsewhere
 from chappe.hop.writeback import WriteBehind
 
 
@@ -177,7 +178,8 @@ class Store:
 
         Children of a dropped object are told at once. Call `empty_trash` in an executor afterwards.
         """
-        with self._shelf.claim:
+        landed = sorted(snapshot.version for snapshot in self.versions())
+        with self._shelf.claim, held_elsewhere(self.layout, landed) as needed:
             busy = {object_id for object_id, held in self._shelf.objects.items() if held.busy}
             landing_now = [] if self._lander.version is None else [self._lander.version]
             gone = retention.choose(
@@ -187,7 +189,7 @@ class Store:
                 },
                 keep_objects=busy | set(keep_objects),
                 keep_versions=[*keep_versions, *landing_now],
-                held_versions=self._appliers.bases() + self._shelf.versions_read(),
+                held_versions=[*self._appliers.bases(), *self._shelf.versions_read(), *needed],
                 current=landing.current_version(self.layout),
             )
             for version in gone.versions:

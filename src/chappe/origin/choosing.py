@@ -62,7 +62,7 @@ class Payloads:
             close_spool(spool)
             raise UsageError(f"payload={request.payload}: adapters are small, and sent in full")
         if adapter:
-            request.payload = "full"
+            request.payload, request.no_delta = "full", "adapters are sent in full"
         return found
 
     async def revive(self, run: str, version: int) -> SpooledSnapshot:
@@ -77,7 +77,7 @@ class Payloads:
         """The deltas that can be made; the request says which, or why there are none. Raises UsageError without one
         for payload delta."""
         if request.payload in ("full", "compressed"):
-            request.no_delta = f"payload {request.payload} was asked for"
+            request.no_delta = request.no_delta or f"payload {request.payload} was asked for"
             return None
         base, share = await self._bases.get(run), 0.0
         if base is None:
