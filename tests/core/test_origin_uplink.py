@@ -5,7 +5,8 @@
 | what 10 Mbit/s carry, in reports of half a second      | nothing: they are the limit. The noise is that of a run |
 | next to nothing, for two seconds                       | nothing: a pause |
 | little, the last one at the end of a version           | nothing: the others have what they need |
-| a burst of a token bucket, a tail into socket buffers  | hardly anything |
+| a burst of a token bucket, a tail into socket buffers  | nothing |
+| more than was declared, for seconds                    | it is raised |
 | half of what was declared, for four seconds            | a chain is taken |
 | half of it, in deltas of a second each                 | the same, after some versions |
 | less than they could take, the origin declared nothing | the first report counts |
@@ -97,13 +98,23 @@ def test_the_last_head_says_nothing_of_all_that_the_uplink_carries(fleet: Script
         assert b0(fleet) == B0
 
 
-def test_bursts_hardly_count(fleet: Script) -> None:
-    for _ in range(10):
+def test_bursts_do_not_count(fleet: Script) -> None:
+    """They would in the end: nothing ever lowers a figure again while the heads are the limit."""
+    for _ in range(20):
         fleet.do_wait("5")
         got(fleet, a=(1.21e6, 0.26), b=(1.43e6, 0.2))
         sent(fleet, a=(1.53e6, 0.25), b=(1.5e6, 0.23))
         sent(fleet, a=(1.97e6, 0.05), b=(2.78e6, 0.01))
-    assert b0(fleet) == pytest.approx(B0, rel=0.05)
+        sent(fleet, a=(5.45e6, 0.1))
+    assert b0(fleet) == B0
+
+
+def test_more_than_was_declared_raises_it(fleet: Script) -> None:
+    for _ in range(4):
+        fleet.do_wait("2")
+        got(fleet, a=(1.8e6, 2.0), b=(1.8e6, 2.0))
+        sent(fleet, a=(1.8e6, 2.0), b=(1.8e6, 2.0))
+    assert b0(fleet) == pytest.approx(3.6e6, rel=0.15)
 
 
 def test_half_of_it_is_noticed_after_four_seconds(fleet: Script) -> None:

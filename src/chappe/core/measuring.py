@@ -25,7 +25,7 @@ from chappe.core.chain import SOURCE, Place
 from chappe.core.context import Context
 from chappe.core.demotion import Demotions
 from chappe.core.events import LinkSample, LinksMeasured, Role, Topology
-from chappe.core.origin_uplink import EXPLAINED, Carried, UplinkEvidence
+from chappe.core.origin_uplink import EXPLAINED, SHORT_S, SPELL_S, Carried, UplinkEvidence
 from chappe.core.publication import Publication
 from chappe.core.rates import Figure, downlink, uplink
 from chappe.core.slow import SLOW_SHARE, HopSample, Slow
@@ -182,8 +182,12 @@ class Measuring:
         if not found:
             return
         carried = self._carried(origin, [sample for sample, _ in found], figure)
+        striped = any(not p.stripes.plain for p in self._context.active() if p.origin_id == origin.worker_id)
+        said = origin.uplink_bytes_per_s is not None or origin.links.up.weight_s >= SPELL_S
+        if said and not striped and carried.busy_s < SHORT_S:
+            return
         evidence: Carried | None = None
-        if self._all_heads(origin, found, figure):
+        if not striped and self._all_heads(origin, found, figure):
             evidence = self._uplinks.setdefault(origin.worker_id, UplinkEvidence()).take(carried, figure, now)
         elif carried.bytes_per_s >= figure.bytes_per_s:
             evidence = carried  # some of its hops alone have carried more
@@ -208,9 +212,7 @@ class Measuring:
 
     def _all_heads(self, origin: Worker, hops: list[tuple[LinkSample, Publication]], figure: Figure) -> bool:
         """Everybody whom it is to feed got something, and none of them much less than it could while others did not:
-        that may be this one's. What is missing would be missing in the sum. Stripes: heads share their links there."""
-        if any(not p.stripes.plain for p in self._context.active() if p.origin_id == origin.worker_id):
-            return False
+        that may be this one's. What is missing would be missing in the sum. Not of stripes: heads share links."""
         fed = {sample.peer for sample, _ in hops}
         laid = {c.members[0] for _, p in hops for c in p.layout.chains if c.members and not c.rooted}
         if not laid <= fed or any(sample.streams > len(hops) for sample, _ in hops):

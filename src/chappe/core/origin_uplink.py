@@ -24,6 +24,9 @@ from chappe.core.rates import Figure
 
 SPELL_S = 1.5
 """A report of 2 s begins with the time in which buffers fill; later, four of half a second are one."""
+SHORT_S = 0.35
+"""Less is a burst into buckets and buffers, 5 MB/s where 2.5 are. It says nothing once there is a figure: it would
+raise that with every version. A report of half a second has more unless its hops waited."""
 AGREED = 0.9  # what has arrived of what an origin says that it sent: from here on it is the same seconds
 EXPLAINED = 0.9
 FORGOTTEN_S = 3600.0  # a spell goes on over versions, but not over a night
