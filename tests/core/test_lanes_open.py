@@ -142,6 +142,7 @@ def test_its_making_fails_in_the_middle() -> None:
     rig.says("a", 3, None)
     rig.do(ev.SourceFailed("o", 1, DELTA, "a delta from it has more than 85% of the bytes"))
     assert (rig.stand_in(DELTA), rig.stand_in(FULL)) == ("", "ab")
+    assert rig.main.payload_reason == "2 of 2 workers hold the base; a delta from it has more than 85% of the bytes"
     assert rig.targets("a") == {FULL}
     rig.offer_closed()  # in its way already
     assert (rig.stand_in(DELTA), rig.stand_in(FULL)) == ("", "ab")

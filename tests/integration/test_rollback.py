@@ -58,7 +58,7 @@ async def test_back_over_processes_and_forth_again(fleet: LocalFleet, tmp_path: 
     last = json.loads(record.read_text())["steps"][-1]["folder"]
     (record.parent / last / "delta").write_bytes(b"rotten")
     code, _, err = await chappe(fleet, "publish", "--rollback-to", "3", "--base-cache", str(cache))
-    assert (code, "is not what was kept" in err) == (1, True)
+    assert (code, "is not what was kept; publish the old files instead" in err) == (1, True)
 
 
 async def test_tensors_in_one_process(fleet: LocalFleet, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ class Ending:
             return
         what = "source_left" if publication.phase is Phase.CLOSED else "source_failed"  # then nobody misses it
         self._context.log(what, event.reason, version=publication.version)
+        self._lanes.broke_off(publication, event.reason)
         publication.source_failed = publication.origin_out = True
         self._context.touch_all(publication)
         if publication.burned:

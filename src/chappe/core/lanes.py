@@ -181,6 +181,13 @@ class Lanes:
         self._context.log("no_delta", reason, version=main.version)
         self._context.update(main)
 
+    def broke_off(self, lane: Publication, reason: str) -> None:
+        """Its publisher cannot go on with it: that is why it goes in full to those that hold the base."""
+        main = self._context.state.publications.get(lane.main)
+        if main is not None and lane.phase is Phase.OPEN and reason not in main.payload_reason:
+            main.payload_reason = "; ".join(filter(None, (main.payload_reason, reason)))
+            self._context.update(main)
+
     def reported(self, lane: Publication, worker: Worker, level: int) -> None:
         """How far a worker is with the lane's object counts for the version."""
         main = self._context.state.publications.get(lane.main)

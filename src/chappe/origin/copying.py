@@ -28,7 +28,8 @@ def copy_proven(home: Path, snapshot: Snapshot, root: str, stopped: threading.Ev
     """A new folder in `home` with what has this root. Raises SnapshotError, OSError; nothing is left of it then."""
     free, size = free_bytes(home), snapshot.snapshot_bytes
     if free < size + MARGIN_BYTES:
-        raise SnapshotError(f"{home} has {format_size(free)} free, not {format_size(size)} and a margin")
+        needed = f"{format_size(size)} and a margin of {format_size(MARGIN_BYTES)}"
+        raise SnapshotError(f"{home} has {format_size(free)} free, a copy needs {needed}")
     folder = home / uuid4().hex
     try:
         _copy_into(folder, snapshot, root, stopped)

@@ -49,7 +49,12 @@ def revive(base: Base, version: int, spool: Path | None) -> SpooledSnapshot:
         read: ReadRange = reading.read
         table = SnapshotTable((), ())
         for step in steps:
-            opened = OpenStep(step)
+            try:
+                opened = OpenStep(step)
+            except SnapshotError as error:
+                raise SnapshotError(
+                    f"version {version} cannot be made any more: {error}; publish the old files instead"
+                ) from error
             stack.callback(opened.close)
             read, table = opened.before_from(read), opened.before
         home = spool or choose_directory(table.snapshot_bytes)
