@@ -154,6 +154,7 @@ def test_one_that_cannot_apply_it_gets_the_full_object_and_is_not_offered_the_de
     assert rig.main.received == 1
     rig.holds("b", DELTA, ObjectState.FAILED, DELTA_CHUNKS, "block 3 does not come out")
     assert rig.places() == ("b", "ac")
+    assert rig.main.members["b"].why == "in full, block 3 does not come out: behind o"
     assert rig.targets("b") == {FULL}
     assert rig.main.received == 0
     rig.join("b", [BASE])

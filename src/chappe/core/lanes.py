@@ -263,6 +263,7 @@ class Lanes:
         if member.level < VERIFIED:
             main.advance(worker_id, 0, afresh=True)
         self._place(main, worker, member)
+        member.why = member.why.replace(RebuildReason.DELTA_FAILED.value, f"in full, {reason}")
 
     def _review_main(self, main: Publication) -> None:
         state = self._context.state
