@@ -94,9 +94,9 @@ LANE_BUGS = [
     Bug(
         "anybody-is-recruited",
         _set(feeding, "_available", lambda *_: True),
-        LANES_MIXED,
+        ("leaves", "publisher", "absent"),
         "is gone and has a place",
-        first=472,
+        first=11,
     ),
     Bug("failed-delta-not-told", _applied_without_a_base, ("base", "wrongdelta"), "does not end", 1),
     Bug("delta-lands-as-itself", _delta_lands_as_itself, ("joins",), "landed a delta"),
