@@ -106,7 +106,7 @@ def test_closed_while_they_work(tmp_path: Path, two: tuple[Base, Snapshot], runn
 
     def taking() -> EncoderProcess | None:
         process = inner()
-        if len(asked) == 3:
+        if len(asked) >= 3:  # both threads may have made one since
             running.close()
         return process
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from chappe.origin import encoder, encoders
+from chappe.origin import encoder, encoderprocess, encoders
 from chappe.origin.blocksources import Compared
 from chappe.origin.encoders import BYTES_AT_ONCE, BYTES_MIN, Encoders
 from chappe.origin.scan import Snapshot
@@ -75,7 +75,7 @@ def test_one_that_ended_while_something_forked_holds_its_end(
 
 
 def test_another_installation_is_of_no_use(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(encoders, "INSTALLED", b"an older one")
+    monkeypatch.setattr(encoderprocess, "INSTALLED", b"an older one")
     with closing(Encoders(1)) as made:
         made.start()
         select.select([made._all[0]._connection], [], [])
@@ -106,7 +106,7 @@ def test_where_no_more_files_can_be_open(
     before = set(os.listdir("/proc/self/fd"))
     with closing(Encoders(2)) as made:
         with monkeypatch.context() as patched:
-            patched.setattr(getattr(encoders, module), name, lambda *_, **__: _no_more_files())
+            patched.setattr(getattr(encoderprocess, module), name, lambda *_, **__: _no_more_files())
             made.start()
         assert not made._all
         assert set(os.listdir("/proc/self/fd")) == before
