@@ -139,6 +139,40 @@ def test_applying_steps_back_while_chunks_arrive(store: Store, disk: Watched, mo
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == mine
 
 
+@pytest.mark.parametrize("end", ["urgent", "stopped"])
+def test_a_rest_ends_when_it_is_urgent_or_not_wanted_any_more(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not when more of it has come."""
+    now = [0.0]
+    monkeypatch.setattr(ahead, "boot_now", lambda: now[0])
+    arriving = Arriving(100)
+    arriving.rest(0.0)
+    resting, rested = threading.Event(), threading.Event()
+
+    class Watched(threading.Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            assert timeout > 0
+            resting.set()
+            return super().wait(60.0)
+
+    arriving._changed = Watched()
+    thread = threading.Thread(target=lambda: (arriving.rest(50.0), rested.set()))
+    thread.start()
+    resting.wait()
+    resting.clear()
+    arriving.advance(50, 100)
+    resting.wait()  # once more
+    assert not rested.is_set()
+    if end == "urgent":
+        now[0] = 1.0
+        arriving.advance(100, 100)  # whole from now on, urgent a moment later
+        now[0] += ahead.FORWARD_S
+        arriving.advance(100, 100)
+    else:
+        arriving.stop()
+    thread.join()
+
+
 def test_it_is_urgent_when_what_came_last_could_be_forwarded(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 5.0
     monkeypatch.setattr(ahead, "boot_now", lambda: now)

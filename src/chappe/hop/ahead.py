@@ -91,6 +91,16 @@ class Arriving:
         with self._changed:
             return self._whole_at is not None and boot_now() >= self._whole_at + FORWARD_S
 
+    def rest(self, seconds: float) -> None:
+        """Return after so long, or as soon as it is urgent, or not wanted any more."""
+        until = boot_now() + seconds
+        with self._changed:
+            while not self._stopped and (now := boot_now()) < self._rests_until(until):
+                self._changed.wait(self._rests_until(until) - now)
+
+    def _rests_until(self, until: float) -> float:
+        return until if self._whole_at is None else min(until, self._whole_at + FORWARD_S)
+
     def wait(self, stop: int) -> int:
         """Return when the bytes before `stop` are here, or before the end if that comes first; say which. Raises
         StoreError when they are not wanted any more."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import numpy as np
@@ -24,7 +24,7 @@ import numpy as np
 from chappe.core.manifest import LEAF_BYTES, Manifest, file_digest, snapshot_root
 from chappe.errors import CodecError, DeltaError, ManifestError, UnsafePathError
 from chappe.hop.ahead import Arriving, Base, Made
-from chappe.hop.background import Background
+from chappe.hop.background import Background, Urgency
 from chappe.hop.disk import Disk, no_room
 from chappe.hop.filecache import FileCache
 from chappe.hop.kept import KeptManifest
@@ -88,7 +88,7 @@ def _apply(disk: Disk, work: ObjectLayout, arriving: Arriving, read: ReadAt, bas
         raise short
     blocks = BlockStream(plan, target.algorithm, envelope)
     with _Applier(disk, work, target, base, plan) as applier:
-        applier.run(blocks, files, threads or min(os.cpu_count() or 1, THREADS_MAX), arriving.urgent)
+        applier.run(blocks, files, threads or min(os.cpu_count() or 1, THREADS_MAX), arriving)
         assert blocks.closing is not None  # or there had been an error
         if applier.wrong:
             salvage = applier.salvage()
@@ -143,9 +143,9 @@ class _Applier:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, blocks: BlockStream, files: TargetFiles, threads: int, urgent: Callable[[], bool]) -> None:
+    def run(self, blocks: BlockStream, files: TargetFiles, threads: int, urgency: Urgency) -> None:
         """Ends with the first error. While chunks still arrive, receiving and forwarding them comes first."""
-        with Background(threads, "chappe-apply", urgent) as pool:
+        with Background(threads, "chappe-apply", urgency) as pool:
             for _ in OrderedMap(pool, 2 * threads)(self._do, _works(blocks, files)):
                 pass
 
