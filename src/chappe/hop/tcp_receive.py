@@ -169,12 +169,13 @@ class TcpInlet:
         except SOCKET_ERRORS as error:
             self.problem = error
         finally:
+            # Known before the socket is closed: of that the parent says on gRPC that the connection is gone.
+            if (fault := sys.exception()) is not None:  # nothing that may be: it also ends this thread, in the log
+                self.refused = fault
             with self._lock:
                 self._connection = None
                 if connection is not None:
                     connection.close()
-            if (fault := sys.exception()) is not None:  # nothing that may be: it also ends this thread, in the log
-                self.refused = fault
             self._tell()
 
     def _connected(self) -> socket.socket:
