@@ -13,7 +13,7 @@ from bench.rivals import EXACT, SLOW
 
 Row = dict[str, Any]
 SCALINGS = ("publisher_scaling_2_threads", "publisher_scaling_2_processes", "machine_scaling_2")
-"""Of encoding files, over one thread of a publisher, and over one process without."""
+"""Of encoding files, over a publisher on one core, and over one process without."""
 
 
 def show_landings(rows: Sequence[Row]) -> None:
@@ -55,7 +55,7 @@ def show(rows: Sequence[Row], size: int) -> None:
         "2 threads",
         title="speed of the codec, from memory to memory, of full size",
     )
-    columns = ("data", "1 thread, GB/s", "2 threads", "2 processes", "2 processes without a publisher over one")
+    columns = ("data", "1 core, GB/s", "2 threads", "2 processes", "2 processes without a publisher over one")
     published = Table(*columns, title="a publisher's files encoded")
     for row in rows:
         aim = "" if row["aim"] is None else f"{row['aim']:.2%}"

@@ -166,7 +166,7 @@ def apply_block(
     for piece in pieces:
         start, stop = piece.bounds
         part = new[start:stop]
-        with brief(piece.changed):
+        with brief(piece.call_elements):
             difference = decode(piece)
         difference.add_to(None if old is None else part if old is new else old[start:stop], part, hasher)
     return BlockState.APPLIED if hasher.digest() == digest else BlockState.WRONG
