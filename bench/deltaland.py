@@ -45,7 +45,7 @@ from chappe.wire.manifest import encode_header, encode_page
 Row = dict[str, Any]
 SHARDS = 4
 _WRITE_BYTES = 2 << 20
-_TOUCHED = 12  # versions that are there at a time, what is being written, and the page cache
+_TOUCHED = 5  # versions: those that are there at a time, what is being written, and some more
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,6 @@ class Delivery:
 def landings(update: Update, directories: Mapping[str, Path], link_bytes_per_s: float, repeat: int) -> list[Row]:
     """`update` is of one shard. One row a directory, by name; times are medians, in seconds."""
     base, target = (Sharded.of(memoryview(v).cast("B")) for v in (update.base, update.target))
-    touch_memory(_TOUCHED * SHARDS * len(base.shard))
     rows = []
     for name, directory in directories.items():
         directory.mkdir(parents=True, exist_ok=True)
@@ -104,7 +103,8 @@ def landings(update: Update, directories: Mapping[str, Path], link_bytes_per_s: 
 
 
 def touch_memory(size_bytes: int) -> None:
-    """A virtual machine's host gives it a page when it is first written, at some 0.5 GB/s: that is not measured."""
+    """A virtual machine's host gives it a page when it is first written, at some 0.3 GB/s, and may take it back when it
+    has been free for a while (free page reporting, after 2 s): that is not measured, so call it right before."""
     size_bytes = min(size_bytes, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4)
     np.ones(size_bytes, np.uint8)
 
@@ -117,11 +117,11 @@ def _measure(base: Sharded, target: Sharded, directory: Path, link_bytes_per_s: 
         _land_base(store, base)
         version = 2
         for _ in range(repeat):
-            os.sync()
+            _settle(target)
             floors.append(_write_and_sync(Path(top), target))
             for name, rate in (("at_once", 0.0), ("paced", link_bytes_per_s)):
-                os.sync()  # what others have left to write
                 delivery = _delivery(base, target, version)
+                _settle(target)
                 with ProcessPoolExecutor(1, get_context("spawn")) as process:
                     runs[name].append(process.submit(_land, store, delivery, rate).result())
                 version += 1
@@ -144,6 +144,12 @@ def _measure(base: Sharded, target: Sharded, directory: Path, link_bytes_per_s: 
         row[f"{name}_cpu_s"] = statistics.median(run["cpu_s"] for run in found)
     row["memory_bytes"] = max(run["memory_bytes"] for found in runs.values() for run in found)
     return row
+
+
+def _settle(target: Sharded) -> None:
+    """Before a run: nothing of others is left to write, and the pages for what will be written are there."""
+    os.sync()
+    touch_memory(_TOUCHED * SHARDS * len(target.shard))
 
 
 def _write_and_sync(top: Path, target: Sharded) -> float:
