@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from multiprocessing.pool import Pool
 
-from chappe.origin.encoder import RUN_BLOCKS_MAX, BlockMaker, Task, plan_of
+from chappe.origin.encoder import BlockMaker, Task, plan_of
+from chappe.origin.runs import RUN_BLOCKS_MAX
 
 
 @contextmanager
@@ -35,7 +36,8 @@ def _encode_part(task: Task, part: int, parts: int) -> int:
     first, stop = (plan.blocks_total * i // parts for i in (part, part + 1))
     encoded_bytes = 0
     with closing(BlockMaker(task, plan)) as maker:
-        for start in range(first, stop, RUN_BLOCKS_MAX):
-            blocks = maker.encode(range(start, min(start + RUN_BLOCKS_MAX, stop))).blocks
-            encoded_bytes += sum(len(piece) for block in blocks for piece in block.pieces)
+        while first < stop:
+            blocks = maker.encode(range(first, min(first + RUN_BLOCKS_MAX, stop))).blocks
+            encoded_bytes += sum(block.piece_bytes for block in blocks)
+            first += len(blocks)
     return encoded_bytes

@@ -1,4 +1,4 @@
-"""The blocks that processes and threads make alike: runs of them, and the leaves that are read for them."""
+"""The blocks that processes and threads make alike, and the leaves that are read for them."""
 
 from __future__ import annotations
 
@@ -10,29 +10,11 @@ import pytest
 from chappe.core.digest import XXH3_128
 from chappe.core.manifest import LEAF_BYTES
 from chappe.origin import encoder
-from chappe.origin.encoder import BlockMaker, LeavesInARow, Task, plan_of, runs_of
+from chappe.origin.encoder import BlockMaker, LeavesInARow, Task, plan_of
 from chappe.origin.hashing import SnapshotHasher
 from chappe.origin.scan import Snapshot
 from chappe.origin.steps import Base
 from tests.origin.encoderkit import snapshot
-
-
-@pytest.mark.parametrize("hands", [1, 2, 8, 32])
-@pytest.mark.parametrize("total", [0, 1, 7, 64, 500, 10_000])
-def test_runs_are_all_blocks_in_order(total: int, hands: int) -> None:
-    runs = list(runs_of(total, hands, lambda _: 2 << 20))
-    assert [ordinal for run in runs for ordinal in run] == list(range(total))
-    assert all(len(run) == 1 for run in runs[: 2 * hands])
-    assert all(len(run) <= encoder.RUN_BLOCKS_MAX for run in runs)
-
-
-def test_runs_are_bounded_by_their_bytes() -> None:
-    """Of wide elements as well: what does not get smaller is in memory as it is."""
-    sizes = [100, *[8 << 20] * 300, *[4 << 20] * 300, 7, *[40 << 20] * 2, *[1 << 20] * 300]
-    runs = list(runs_of(len(sizes), 2, sizes.__getitem__))
-    assert [ordinal for run in runs for ordinal in run] == list(range(len(sizes)))
-    assert all(len(run) == 1 or sum(sizes[ordinal] for ordinal in run) <= encoder.RUN_BYTES_MAX for run in runs)
-    assert {len(run) for run in runs} == {1, 2, 3, 4, 8}
 
 
 def test_leaves_of_what_is_read_in_a_row(tmp_path: Path) -> None:
@@ -59,3 +41,13 @@ def test_a_maker_and_its_task(two: tuple[Base, Snapshot]) -> None:
     assert [block.ordinal for block in made.blocks] == list(range(plan.blocks_total))
     assert sum(block.changed for block in made.blocks) > 50_000
     assert len(made.leaves) == sum(-(-file.size_bytes // LEAF_BYTES) for file in base.snapshot.files)
+
+
+def test_a_run_ends_when_it_has_become_large(two: tuple[Base, Snapshot], monkeypatch: pytest.MonkeyPatch) -> None:
+    base, target = two
+    with closing(BlockMaker(Task(base.snapshot, target, "xxh3_128"))) as maker:
+        whole = maker.encode(range(8)).blocks
+        monkeypatch.setattr(encoder, "RUN_BYTES_MAX", sum(block.piece_bytes for block in whole[:3]) - 1)
+        assert maker.encode(range(8)).blocks == whole[:3]
+        monkeypatch.setattr(encoder, "RUN_BYTES_MAX", 0)
+        assert maker.encode(range(4, 8)).blocks == whole[4:5]

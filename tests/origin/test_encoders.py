@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from chappe.errors import SnapshotChangedError
+from chappe.origin import encoder, runs
 from chappe.origin.blocksources import Compared, Whole
-from chappe.origin.encoder import Task
+from chappe.origin.encoder import Task, plan_of
 from chappe.origin.encoderprocess import EncoderProcess
 from chappe.origin.encoders import Encoders
 from chappe.origin.scan import Snapshot
@@ -33,6 +37,53 @@ def test_processes_make_what_threads_make(
         assert encoded(together, target, tmp_path / f"two {number}") == one
     assert asked
     assert all(asked)  # not one run was left to a thread
+
+
+SMALL_RUNS = """\
+#!{python}
+import sys
+from chappe.origin import encoder
+
+encoder.RUN_BYTES_MAX = 1
+sys.argv[1:3] = []
+encoder.main()
+"""
+
+
+def test_the_rest_of_a_run_that_became_large_is_asked_for(
+    tmp_path: Path, two: tuple[Base, Snapshot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one block in each answer, whoever gives it: by processes, where they are lost in between, by threads."""
+    base, target = two
+    one = encoded(Compared(base, target), target, tmp_path / "one")
+    program = tmp_path / "python"
+    program.write_text(SMALL_RUNS.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setattr(encoder, "RUN_BYTES_MAX", 1)
+    monkeypatch.setattr(runs.Runs, "_blocks_max", lambda self: min(5, self._total - self._next))
+    with closing(Encoders(2, executable=str(program))) as made:
+        made.start()
+        all_are_up(made)
+        asked = count_runs(made)
+        assert encoded(Compared(base, target, made), target, tmp_path / "two") == one
+        blocks, answers = plan_of(base.snapshot, target).blocks_total, len(asked)
+        assert blocks // 5 + 3 < answers <= blocks  # of what has not changed, one answer has more than one
+        assert asked.count(True) > answers // 2
+        assert len(pids(made)) == 2
+        inner, victims = made._take, pids(made)
+
+        def taking() -> EncoderProcess | None:
+            if len(asked) >= answers + 2:
+                while victims:
+                    os.kill(victims.pop(), signal.SIGKILL)
+            return inner()
+
+        made._take = taking  # type: ignore[method-assign]
+        assert encoded(Compared(base, target, made), target, tmp_path / "three") == one
+        assert len(asked) == 2 * answers
+        assert not made._all
+        assert not asked[-1]
+    assert encoded(Compared(base, target), target, tmp_path / "four") == one
 
 
 def test_a_base_that_rotted_is_found(tmp_path: Path, two: tuple[Base, Snapshot], running: Encoders) -> None:

@@ -17,9 +17,10 @@ from typing import Protocol
 from chappe.core.digest import Algorithm
 from chappe.errors import SnapshotError
 from chappe.hop.ordered import MapOrdered
-from chappe.origin.encoder import BlockMaker, Encoded, SeenLeaf, Task, plan_of, runs_of
+from chappe.origin.encoder import BlockMaker, Encoded, SeenLeaf, Task, plan_of
 from chappe.origin.encoders import Encoders
 from chappe.origin.proving import BaseProof
+from chappe.origin.runs import Runs
 from chappe.origin.scan import Snapshot
 from chappe.origin.steps import Base, OpenDelta, OpenStep, Step
 from chappe.payload.container import EncodedBlock
@@ -100,10 +101,21 @@ def made_in_runs(
         closing(BlockMaker(task, plan)) as maker,
         nullcontext(_nobody) if encoders is None else encoders.encoding(task) as encode,
     ):
-        runs = runs_of(plan.blocks_total, hands, lambda ordinal: plan.block(ordinal).length)
-        for encoded in mapper(lambda run: encode(run) or maker.encode(run), runs):
-            seen(encoded.leaves)
-            yield from encoded.blocks
+
+        def made(run: range) -> tuple[range, Encoded]:
+            return run, encode(run) or maker.encode(run)
+
+        runs = Runs(plan.blocks_total, hands, lambda ordinal: plan.block(ordinal).length)
+        for run, encoded in mapper(made, runs):
+            while True:
+                seen(encoded.leaves)
+                read_bytes = sum(plan.block(block.ordinal).length for block in encoded.blocks)
+                runs.became(read_bytes, sum(block.piece_bytes for block in encoded.blocks))
+                yield from encoded.blocks
+                run = run[len(encoded.blocks) :]
+                if not run:
+                    break
+                encoded = made(run)[1]
 
 
 def _nobody(_run: range) -> Encoded | None:

@@ -56,7 +56,7 @@ def estimate(base: Snapshot, target: Snapshot) -> float:
 
     def encoded_bytes(ordinal: int) -> int:
         block = encode_block(plan, XXH3_128, ordinal, old.read, new.read, brief=one_at_a_time)
-        return sum(map(len, block.pieces))
+        return block.piece_bytes
 
     try:
         with ThreadPoolExecutor(THREADS, "chappe-sample") as pool:  # the publication waits for it

@@ -3,7 +3,8 @@
     publisher                Task ──▶ run ──▶            run ──▶             ... None: the task's files are let go of
     encoder    INSTALLED ──▶               Encoded ──▶         an error ──▶
 
-Orders name their task by a number. A run is a row of blocks, asked for and answered one at a time. Both ends are one
+Orders name their task by a number. A run is a row of blocks, asked for and answered one at a time; the answer has fewer
+of them where they became large (`chappe.origin.runs`). Both ends are one
 installation of Chappe, on one host, of one user: messages are pickled. The process ends when the publisher has closed
 the connection or is no more.
 """
@@ -15,7 +16,7 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -31,16 +32,12 @@ from chappe.errors import ChappeError
 from chappe.hop.malloc import raise_thresholds
 from chappe.hop.ordered import one_at_a_time
 from chappe.origin.reading import Reading
+from chappe.origin.runs import RUN_BYTES_MAX
 from chappe.origin.scan import Snapshot
 from chappe.payload.container import EncodedBlock
 from chappe.payload.delta import encode_block
 from chappe.payload.plan import BLOCK_ELEMENTS, DeltaPlan
 from chappe.payload.table import SnapshotTable
-
-RUN_BLOCKS_MAX = 8
-RUN_BYTES_MAX = 16 << 20
-"""Large against the cost of handing it over, small against what may wait in memory: a run that a thread waits for, or
-that waits for the ones before it, is there twice for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ SeenLeaf: TypeAlias = tuple[int, int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The blocks of a run, in order, and the base's leaves that lie in what was read for them."""
+    """The blocks of a run, in order, from the first on, and the base's leaves that lie in what was read for them."""
 
     blocks: list[EncodedBlock]
     leaves: list[SeenLeaf]
@@ -90,22 +87,6 @@ def plan_of(base: Snapshot | None, target: Snapshot) -> DeltaPlan:
     if base is None:
         return DeltaPlan.whole(table_of(target))
     return DeltaPlan.between(table_of(base), table_of(target))
-
-
-def runs_of(blocks_total: int, hands: int, bytes_of: Callable[[int], int]) -> Iterator[range]:
-    """All blocks, in rows for so many hands: short ones first, so that chunks leave at once, then longer ones, but not
-    so long that one hand has much to do when the others have finished. `bytes_of` tells a block's."""
-    longest = max(1, min(RUN_BLOCKS_MAX, blocks_total // (4 * hands)))
-    start, given, length = 0, 0, 1
-    while start < blocks_total:
-        stop, run_bytes = start + 1, bytes_of(start)
-        while stop < min(start + length, blocks_total) and run_bytes + bytes_of(stop) <= RUN_BYTES_MAX:
-            run_bytes += bytes_of(stop)
-            stop += 1
-        yield range(start, stop)
-        start, given = stop, given + 1
-        if given % (2 * hands) == 0:
-            length = min(2 * length, longest)
 
 
 class LeavesInARow:
@@ -152,7 +133,8 @@ class BlockMaker:
         self._old = self._new if task.base is None else Reading(task.base)
 
     def encode(self, run: range) -> Encoded:
-        """Raises SnapshotError, SnapshotChangedError."""
+        """All of them, or so many that they have `RUN_BYTES_MAX`, and at least one. Raises SnapshotError,
+        SnapshotChangedError."""
         row: LeavesInARow | None = None
         if self._task.base is not None and self._task.prove_by:
             row = LeavesInARow(ALGORITHMS[self._task.prove_by], [file.size_bytes for file in self._task.base.files])
@@ -170,10 +152,14 @@ class BlockMaker:
             self._new.read_into(file, offset, data)
             return data
 
-        blocks = [
-            encode_block(self._plan, self._algorithm, ordinal, read_base, read_target, brief=one_at_a_time)
-            for ordinal in run
-        ]
+        blocks: list[EncodedBlock] = []
+        encoded_bytes = 0
+        for ordinal in run:
+            block = encode_block(self._plan, self._algorithm, ordinal, read_base, read_target, brief=one_at_a_time)
+            blocks.append(block)
+            encoded_bytes += block.piece_bytes
+            if encoded_bytes >= RUN_BYTES_MAX:
+                break
         return Encoded(blocks, row.leaves if row is not None else [])
 
     def _two_buffers(self) -> tuple[memoryview, memoryview]:

@@ -44,6 +44,10 @@ class EncodedBlock:
     changed_bytes: int  # about what these take, of the pieces
     pieces: tuple[bytes, ...]
 
+    @property
+    def piece_bytes(self) -> int:
+        return sum(map(len, self.pieces))
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
