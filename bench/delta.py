@@ -12,15 +12,15 @@ import json as jsonlib
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
 
+from bench.decodealone import decode_scaling
+from bench.deltacodec import ROOT, Codec
 from bench.deltaencode import Hands, encoding, two_hands
 from bench.deltafirst import first_bytes
 from bench.deltaland import SHARDS, landings
@@ -30,21 +30,11 @@ from bench.rivals import EXACT, SLOW
 from bench.texts import project_texts
 from bench.updates import Bf16, Update, adam_update, learning_rate_for
 from chappe.cli.settings import Flat, Settings, Size
-from chappe.core.digest import XXH3_128
-from chappe.core.manifest import FileEntry, TensorEntry
 from chappe.hop.malloc import raise_thresholds
-from chappe.hop.ordered import OrderedMap, one_at_a_time
-from chappe.payload.container import DataChunk, Packer, parse_chunk
-from chappe.payload.delta import BlockState, apply_block, base_bytes, encode_delta
-from chappe.payload.fold import Delta
-from chappe.payload.plan import DeltaPlan
-from chappe.payload.table import SnapshotTable
 
 DENSITIES = (0.01, 0.05, 0.20, 0.95)
 AIMS = {0.01: 0.0075, 0.05: 0.029, 0.20: 0.095, 0.95: 0.45}
 LINK_BYTES_PER_S = 100e6 / 8
-ROOT = "xxh3_128:" + "0" * 32
-_COPY_BYTES = 2 << 20
 Row = dict[str, Any]
 
 
@@ -89,6 +79,7 @@ def delta(
                 "data": f"synthetic, lr {update.learning_rate:.1e}",
                 "aim": AIMS[density],
                 **measure(update, settings.repeat),
+                "decode_machine_scaling_2": decode_scaling(settings.size, update.learning_rate, settings.repeat),
                 **encoding(update, settings.memory_directory, settings.repeat, ROOT, hands),
             }
             rows.append(row | rivals(update.base, update.target, settings.slow_size))
@@ -119,108 +110,21 @@ def first_rows(settings: DeltaSettings) -> list[Row]:
     return first_bytes(update, settings.memory_directory)
 
 
-def _whole(table_elements: int) -> SnapshotTable:
-    size = 2 * table_elements
-    return SnapshotTable.build(
-        [FileEntry("model.safetensors", size)], [TensorEntry("w", "BF16", (table_elements,), 0, 0, size)]
-    )
-
-
-def delta_bytes(base: Bf16, target: Bf16) -> int:
-    plan = DeltaPlan.between(_whole(base.size), _whole(base.size))
-    one, two = (memoryview(np.ascontiguousarray(v)).cast("B") for v in (base, target))
-    packer = Packer(XXH3_128)
-    blocks = encode_delta(plan, XXH3_128, lambda _, at, n: one[at : at + n], lambda _, at, n: two[at : at + n])
-    return sum(map(len, packer.pack(blocks))) + len(packer.close(ROOT))
-
-
 def measure(update: Update, repeat: int) -> Row:
     """Encode and apply, checked to the last bit."""
-    table = _whole(update.base.size)
-    plan = DeltaPlan.between(table, table)
-    base, target = (memoryview(v).cast("B") for v in (update.base, update.target))
-    out = np.empty_like(update.base)
-    full = update.base.nbytes
-
-    def read_base(_: int, offset: int, length: int) -> memoryview:
-        return base[offset : offset + length]
-
-    def read_target(_: int, offset: int, length: int) -> memoryview:
-        return target[offset : offset + length]
-
-    def encode(threads: int) -> list[bytes]:
-        packer = Packer(XXH3_128)
-        with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
-            mapper = map if pool is None else OrderedMap(pool, 2 * threads)
-            blocks = encode_delta(plan, XXH3_128, read_base, read_target, mapper=mapper, brief=one_at_a_time)
-            chunks = list(packer.pack(blocks))
-        return [*chunks, packer.close(ROOT)]
-
-    chunks = encode(1)
-    decoded = memoryview(out).cast("B")
-    source = Delta.of(plan, XXH3_128, chunks)
-    groups = _whole_block_groups(plan, chunks)
-
-    def apply_group(group: Sequence[int]) -> None:
-        parsed = [c for c in (parse_chunk(plan, XXH3_128, chunks[i]) for i in group) if isinstance(c, DataChunk)]
-        for ordinal in range(parsed[0].first, parsed[-1].stop):
-            block = plan.block(ordinal)
-            pieces = [piece for chunk in parsed for piece in chunk.pieces_of(ordinal)]
-            part = decoded[block.offset : block.offset + block.length]
-            have = base_bytes(plan, block, read_base)
-            state = apply_block(
-                plan, XXH3_128, ordinal, source.digest(ordinal), pieces, have, part, brief=one_at_a_time
-            )
-            if state is not BlockState.APPLIED:
-                raise AssertionError(f"block {ordinal} came out wrong")
-
-    def decode(threads: int) -> None:
-        if threads == 1:
-            for group in groups:
-                apply_group(group)
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(apply_group, groups))
-
-    def copy(threads: int) -> None:
-        """What no decoder on this machine can do without: read the base, write the target."""
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(copy_part, range(0, full, _COPY_BYTES)))
-
-    def copy_part(at: int) -> None:
-        np.copyto(new_bytes[at : at + _COPY_BYTES], old_bytes[at : at + _COPY_BYTES])
-
-    new_bytes, old_bytes = out.view(np.uint8), update.base.view(np.uint8)
-    copy(1)
-    decode(1)
-    if not np.array_equal(out, update.target):
-        raise AssertionError("the delta is not exact")
-    payload = sum(map(len, chunks))
+    codec = Codec(update)
+    payload = sum(map(len, codec.chunks))
     changed = int(np.count_nonzero(update.base != update.target))
     return {
         "density": update.density,
-        "delta": payload / full,
+        "delta": payload / codec.full_bytes,
         "bytes_per_changed": payload / max(1, changed),
-        "chunks": len(chunks),
-        "chunk_bytes_max": max(map(len, chunks)),
-        **_speeds("encode", encode, full, repeat),
-        **_speeds("decode", decode, full, repeat),
-        **_speeds("copy", copy, full, repeat),
+        "chunks": len(codec.chunks),
+        "chunk_bytes_max": max(map(len, codec.chunks)),
+        **_speeds("encode", codec.encode, codec.full_bytes, repeat),
+        **_speeds("decode", codec.decode, codec.full_bytes, repeat),
+        **_speeds("copy", codec.copy, codec.full_bytes, repeat),
     }
-
-
-def _whole_block_groups(plan: DeltaPlan, chunks: Sequence[bytes]) -> list[list[int]]:
-    """Chunk numbers, cut where a block ends: what one thread applies."""
-    groups: list[list[int]] = []
-    stop = -1
-    for number, data in enumerate(chunks):
-        chunk = parse_chunk(plan, XXH3_128, data)
-        if isinstance(chunk, DataChunk):
-            if chunk.first >= stop:
-                groups.append([])
-            groups[-1].append(number)
-            stop = chunk.stop
-    return groups
 
 
 def _speeds(name: str, run: Callable[[int], object], size_bytes: int, repeat: int) -> Row:
@@ -244,7 +148,8 @@ def rivals(base: Bf16, target: Bf16, slow_size: int) -> Row:
     shares: Row = {name: size(base, target) / base.nbytes for name, size in EXACT.items()}
     count = min(slow_size // 2, base.size)
     if count:
-        shares["delta, same part"] = delta_bytes(base[:count], target[:count]) / (2 * count)
+        part = Codec(Update(base[:count], target[:count], 0.0, 0.0))
+        shares["delta, same part"] = sum(map(len, part.chunks)) / (2 * count)
         for name, slow in SLOW.items():
             found = slow(base[:count], target[:count])
             shares[name] = None if found is None else found / (2 * count)

@@ -50,6 +50,7 @@ def show(rows: Sequence[Row], size: int) -> None:
         "decode GB/CPU-s",
         "GB/s",
         "2 threads",
+        "2 processes alone",
         "copy GB/CPU-s",
         "GB/s",
         "2 threads",
@@ -67,7 +68,9 @@ def show(rows: Sequence[Row], size: int) -> None:
         for name in ("encode", "decode", "copy"):
             figures += [row[f"{name}_gb_per_cpu_s"], row[f"{name}_gb_per_s"]]
             figures.append(row[f"{name}_scaling_2"])
-        speeds.add_row(row["data"], *(f"{figure:.2f}" for figure in figures))
+            if name == "decode":
+                figures.append(row.get("decode_machine_scaling_2"))
+        speeds.add_row(row["data"], *("-" if figure is None else f"{figure:.2f}" for figure in figures))
         scalings = (f"x {row[name]:.2f}" for name in SCALINGS)
         published.add_row(row["data"], f"{row['publisher_gb_per_s']:.2f}", *scalings)
     console.print(sizes)

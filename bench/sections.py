@@ -123,11 +123,14 @@ def _layout(report: Report) -> list[Table]:
 def _delta(report: Report) -> list[Table]:
     runs = report["runs"]
     others = [key for key in runs[0] if key in peers_of_delta(runs)]
-    columns = ["data", "changed", "delta", "encode GB/CPU-s", "decode GB/CPU-s", *others]
+    columns = ["data", "changed", "delta", "encode GB/CPU-s", "decode GB/CPU-s"]
+    columns += ["decoding: two threads", "two processes alone", "copying: two threads", *others]
     cells = []
     for run in runs:
         line = [run["data"], f"{run['density']:.2%}", f"{run['delta']:.3%}"]
         line += [f"{run[f'{name}_gb_per_cpu_s']:.2f}" for name in ("encode", "decode")]
+        scalings = (run.get(key) for key in ("decode_scaling_2", "decode_machine_scaling_2", "copy_scaling_2"))
+        line += ["-" if scaling is None else f"x {scaling:.2f}" for scaling in scalings]
         cells.append([*line, *("-" if run.get(key) is None else f"{run[key]:.2%}" for key in others)])
     return [
         Table(columns, cells, "Shares of the full size."),
@@ -140,7 +143,7 @@ def _delta(report: Report) -> list[Table]:
 def _delta_publishers(runs: Sequence[dict[str, Any]]) -> list[Table]:
     if not runs:
         return []
-    columns = ["data", "one thread GB/s", "two threads", "two processes", "two processes alone over one"]
+    columns = ["data", "one core GB/s", "two threads", "two processes", "two processes alone over one"]
     cells = []
     for run in runs:
         scalings = (f"x {run[way]:.2f}" if way in run else "-" for way in deltashow.SCALINGS)
