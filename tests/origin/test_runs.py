@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chappe.origin.runs import READ_BYTES_MAX, RUN_BLOCKS_MAX, RUN_BYTES_MAX, Runs
+from chappe.origin.runs import READ_BYTES_MAX, RUN_BLOCKS_MAX, RUN_BYTES_MAX, RUN_S_MAX, Runs
 
 BLOCK = 2 << 20
 
@@ -17,7 +17,7 @@ def test_they_are_all_blocks_in_order(total: int, hands: int, share: float) -> N
     given = []
     for run in runs:
         given.append(run)
-        runs.became(len(run) * BLOCK, round(len(run) * BLOCK * share))
+        runs.became(len(run) * BLOCK, round(len(run) * BLOCK * share), 0.01)
     assert [ordinal for run in given for ordinal in run] == list(range(total))
     assert all(len(run) == 1 for run in given[: 2 * hands])
     assert all(len(run) <= RUN_BLOCKS_MAX for run in given)
@@ -30,7 +30,7 @@ def test_they_are_as_long_as_blocks_are_small() -> None:
     runs = Runs(10_000, 2, lambda _: BLOCK)
     longest = []
     for share in (0.01, 1.0, 0.3, 0.01):
-        runs.became(BLOCK, round(BLOCK * share))
+        runs.became(BLOCK, round(BLOCK * share), 0.001)
         longest.append(max(len(next(runs)) for _ in range(50 if not longest else 1)))
     assert [length * BLOCK for length in longest] == [READ_BYTES_MAX, RUN_BYTES_MAX, 13 * BLOCK, READ_BYTES_MAX]
 
@@ -48,5 +48,16 @@ def test_blocks_that_have_vanished() -> None:
     """What does not change at all has no bytes."""
     runs = Runs(1000, 1, lambda _: BLOCK)
     for _ in range(20):
-        runs.became(len(next(runs)) * BLOCK, 0)
+        runs.became(len(next(runs)) * BLOCK, 0, 0.0)
     assert len(next(runs)) == RUN_BLOCKS_MAX
+
+
+def test_they_stay_short_where_reading_takes_long() -> None:
+    runs = Runs(10_000, 1, lambda _: BLOCK)
+    for _ in range(20):
+        runs.became(len(next(runs)) * BLOCK, 1, 0.001)
+    lengths = []
+    for took_s in (1.0, RUN_S_MAX * 32 / 20, 0.001):
+        runs.became(32 * BLOCK, 1, took_s)
+        lengths.append(len(next(runs)))
+    assert lengths == [RUN_BYTES_MAX // BLOCK, 20, 32]

@@ -9,6 +9,7 @@ Blocking, for a thread; blocks are made by the mapper's threads or by processes,
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
@@ -102,20 +103,22 @@ def made_in_runs(
         nullcontext(_nobody) if encoders is None else encoders.encoding(task) as encode,
     ):
 
-        def made(run: range) -> tuple[range, Encoded]:
-            return run, encode(run) or maker.encode(run)
+        def made(run: range) -> tuple[range, Encoded, float]:
+            started_s = time.monotonic()
+            encoded = encode(run) or maker.encode(run)
+            return run, encoded, time.monotonic() - started_s
 
         runs = Runs(plan.blocks_total, hands, lambda ordinal: plan.block(ordinal).length)
-        for run, encoded in mapper(made, runs):
+        for run, encoded, took_s in mapper(made, runs):
             while True:
                 seen(encoded.leaves)
                 read_bytes = sum(plan.block(block.ordinal).length for block in encoded.blocks)
-                runs.became(read_bytes, sum(block.piece_bytes for block in encoded.blocks))
+                runs.became(read_bytes, sum(block.piece_bytes for block in encoded.blocks), took_s)
                 yield from encoded.blocks
                 run = run[len(encoded.blocks) :]
                 if not run:
                     break
-                encoded = made(run)[1]
+                run, encoded, took_s = made(run)
 
 
 def _nobody(_run: range) -> Encoded | None:

@@ -5,8 +5,8 @@
 
 A long run costs less: each is handed over, and the leaf of the base that lies across its end is read once more by
 whoever proves the base. But all that it becomes is in memory until it is packed, so that how long one may be follows
-from how small the ones before it became. Where that changes within a snapshot, `chappe.origin.encoder` ends a run that
-has become too large: the rest of it is asked for again.
+from how small the ones before it became, and how soon. Where that changes within a snapshot, `chappe.origin.encoder`
+ends a run that has become too large: the rest of it is asked for again.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ moment."""
 READ_BYTES_MAX = 64 << 20
 """Of what a run is read from, always. Of snapshots of 1 GB, of which 1 % had changed, two processes gained as much with
 it as two that have no publisher, and nine tenths of that with 16 MiB (`python -m bench delta`)."""
+RUN_S_MAX = 0.25
+"""Where files are read slowly a run stays short: a process that has not answered for long is taken for lost."""
 _EXPECTED_BYTES_MAX = RUN_BYTES_MAX // 2
 _BLOCKS_AT_THE_END = 8
 
 
 class Runs(Iterator[range]):
-    """All blocks in order, for so many hands. `became` is told meanwhile how small they get; one thread uses it."""
+    """All blocks in order, for so many hands. `became` is told meanwhile how small they get, and how soon; one thread
+    uses it."""
 
     def __init__(self, blocks_total: int, hands: int, bytes_of: Callable[[int], int]) -> None:
         """`bytes_of` tells a block's."""
@@ -52,7 +55,8 @@ class Runs(Iterator[range]):
         left = self._total - self._next
         return min(left, self._length, max(_BLOCKS_AT_THE_END, left // (2 * self._hands)))
 
-    def became(self, read_bytes: int, encoded_bytes: int) -> None:
-        """How large a run was, and how large its blocks are now."""
-        expected = read_bytes * _EXPECTED_BYTES_MAX // max(encoded_bytes, 1)
-        self._bytes_max = max(RUN_BYTES_MAX, min(READ_BYTES_MAX, expected))
+    def became(self, read_bytes: int, encoded_bytes: int, took_s: float) -> None:
+        """How large a run was, how large its blocks are now, and how long that took."""
+        small = read_bytes * _EXPECTED_BYTES_MAX // max(encoded_bytes, 1)
+        soon = read_bytes * RUN_S_MAX / max(took_s, 1e-6)
+        self._bytes_max = max(RUN_BYTES_MAX, min(READ_BYTES_MAX, small, round(soon)))
