@@ -6,12 +6,16 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from chappe.core.digest import XXH3_128
 from chappe.errors import SnapshotChangedError
+from chappe.hop.ordered import OrderedMap
 from chappe.origin import encoder, runs
 from chappe.origin.blocksources import Compared, Whole
 from chappe.origin.encoder import Task, plan_of
@@ -84,6 +88,53 @@ def test_the_rest_of_a_run_that_became_large_is_asked_for(
         assert not made._all
         assert not asked[-1]
     assert encoded(Compared(base, target), target, tmp_path / "four") == one
+
+
+def test_the_rest_of_a_run_is_made_by_all_hands(
+    tmp_path: Path, two: tuple[Base, Snapshot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever packs waits for it, and what is behind it has been made by then."""
+    base, target = two
+    one = encoded(Compared(base, target), target, tmp_path / "one")
+    monkeypatch.setattr(encoder, "RUN_BYTES_MAX", 1)
+    monkeypatch.setattr(runs.Runs, "_blocks_max", lambda self: min(5, self._total - self._next))
+    inner, together, met = encoder.BlockMaker.encode, threading.Barrier(2), list[threading.Thread]()
+
+    def encode(self: encoder.BlockMaker, run: range) -> encoder.Encoded:
+        if run.start % 5 and len(met) < 2:  # two parts of the rest of the first run
+            met.append(threading.current_thread())
+            together.wait(20)
+        return inner(self, run)
+
+    monkeypatch.setattr(encoder.BlockMaker, "encode", encode)
+    assert encoded(Compared(base, target), target, tmp_path / "two") == one
+    assert len({*met}) == 2
+    assert threading.current_thread() not in met
+
+
+def test_given_up_in_the_rest_of_a_run(two: tuple[Base, Snapshot], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has been asked for of it is not begun any more, and the files are let go of."""
+    base, target = two
+    monkeypatch.setattr(encoder, "RUN_BYTES_MAX", 1)
+    monkeypatch.setattr(runs.Runs, "_blocks_max", lambda self: min(5, self._total - self._next))
+    inner, begun, go_on = encoder.BlockMaker.encode, list[int](), threading.Event()
+
+    def encode(self: encoder.BlockMaker, run: range) -> encoder.Encoded:
+        begun.append(run.start)
+        if run.start == 3:
+            go_on.wait(20)
+        return inner(self, run)
+
+    monkeypatch.setattr(encoder.BlockMaker, "encode", encode)
+    with Compared(base, target).opened() as (_, blocks), ThreadPoolExecutor(1) as pool:
+        made = blocks(XXH3_128, OrderedMap(pool, 2), 1)
+        assert [next(made).ordinal for _ in range(3)] == [0, 1, 2]
+        assert isinstance(made, Generator)
+        made.close()
+        files = {link.readlink().parent.name for link in Path("/proc/self/fd").iterdir() if link.exists()}
+        assert not files & {"base", "target"}
+        go_on.set()
+    assert set(begun) <= {0, 2, 3, 5, 10}
 
 
 def test_a_base_that_rotted_is_found(tmp_path: Path, two: tuple[Base, Snapshot], running: Encoders) -> None:

@@ -61,3 +61,14 @@ def test_they_stay_short_where_reading_takes_long() -> None:
         runs.became(32 * BLOCK, 1, took_s)
         lengths.append(len(next(runs)))
     assert lengths == [RUN_BYTES_MAX // BLOCK, 20, 32]
+
+
+@pytest.mark.parametrize("hands", [1, 2, 32])
+def test_the_rest_of_one_is_for_all_hands(hands: int) -> None:
+    runs = Runs(10_000, hands, lambda ordinal: (9 << 20) if ordinal == 105 else BLOCK)
+    rest = list(runs.again(range(100, 124)))
+    assert [ordinal for run in rest for ordinal in run] == list(range(100, 124))
+    assert all(len(run) <= max(1, 24 // (2 * hands)) for run in rest)
+    assert all(len(run) * BLOCK + (7 << 20) * (105 in run) <= RUN_BYTES_MAX for run in rest)
+    assert list(runs.again(range(0))) == []
+    assert next(runs) == range(1)

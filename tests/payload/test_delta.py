@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 
 import numpy as np
@@ -298,6 +299,33 @@ def test_the_three_states_of_a_block(pair: tuple[MemorySnapshot, MemorySnapshot]
     pieces, have = [parse_piece(p, block.elements, block.width) for p in repair.pieces], None
     assert apply() is BlockState.APPLIED
     assert bytes(out) == want
+
+
+@pytest.mark.parametrize(("width", "density"), [(2, 0.01), (2, 0.2), (2, 0.95), (4, 0.2), (4, 0.95)])
+def test_only_the_short_calls_of_decoding_are_brief(width: int, density: float) -> None:
+    """Those of a piece with gaps; all others have calls for each of its elements, also where half of them changed."""
+    rng = np.random.default_rng(4)
+    count = 1 << 18
+    base = rng.integers(0, 1 << 14, count).astype(TYPES[width])
+    target = base + (rng.random(count) < density) * rng.integers(1, 200, count).astype(TYPES[width])
+    size = count * width
+    tensor = TensorEntry("w", {2: "BF16", 4: "F32"}[width], (count,), 0, 0, size)
+    table = SnapshotTable.build([FileEntry("m", size)], [tensor])
+    plan = DeltaPlan.between(table, table)
+    encoded = encode_block(plan, XXH3_128, 0, lambda *_: base.tobytes(), lambda *_: target.tobytes())
+    pieces = [parse_piece(piece, count, width) for piece in encoded.pieces]
+    told: list[int] = []
+
+    def brief(elements: int) -> AbstractContextManager[object]:
+        told.append(elements)
+        return nullcontext()
+
+    out = memoryview(bytearray(size))
+    assert apply_block(plan, XXH3_128, 0, encoded.digest, pieces, base.tobytes(), out, brief=brief) is (
+        BlockState.APPLIED
+    )
+    lengths = [stop - start for start, stop in (piece.bounds for piece in pieces)]
+    assert told == ([p.changed for p in pieces] if density < 0.1 else [length * width for length in lengths])
 
 
 def test_a_whole_snapshot_compressed(pair: tuple[MemorySnapshot, MemorySnapshot]) -> None:

@@ -108,17 +108,17 @@ def made_in_runs(
             encoded = encode(run) or maker.encode(run)
             return run, encoded, time.monotonic() - started_s
 
-        runs = Runs(plan.blocks_total, hands, lambda ordinal: plan.block(ordinal).length)
-        for run, encoded, took_s in mapper(made, runs):
-            while True:
+        def in_order(rows: Iterator[range]) -> Iterator[EncodedBlock]:
+            for run, encoded, took_s in mapper(made, rows):
                 seen(encoded.leaves)
                 read_bytes = sum(plan.block(block.ordinal).length for block in encoded.blocks)
                 runs.became(read_bytes, sum(block.piece_bytes for block in encoded.blocks), took_s)
                 yield from encoded.blocks
-                run = run[len(encoded.blocks) :]
-                if not run:
-                    break
-                run, encoded, took_s = made(run)
+                if len(encoded.blocks) < len(run):
+                    yield from in_order(runs.again(run[len(encoded.blocks) :]))
+
+        runs = Runs(plan.blocks_total, hands, lambda ordinal: plan.block(ordinal).length)
+        yield from in_order(runs)
 
 
 def _nobody(_run: range) -> Encoded | None:

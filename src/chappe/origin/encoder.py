@@ -4,9 +4,8 @@
     encoder    INSTALLED ──▶               Encoded ──▶         an error ──▶
 
 Orders name their task by a number. A run is a row of blocks, asked for and answered one at a time; the answer has fewer
-of them where they became large (`chappe.origin.runs`). Both ends are one
-installation of Chappe, on one host, of one user: messages are pickled. The process ends when the publisher has closed
-the connection or is no more.
+of them where they became large (`chappe.origin.runs`). Both ends are one installation of Chappe, on one host, of one
+user: messages are pickled. The process ends when the publisher has closed the connection or is no more.
 """
 
 from __future__ import annotations
@@ -133,8 +132,8 @@ class BlockMaker:
         self._old = self._new if task.base is None else Reading(task.base)
 
     def encode(self, run: range) -> Encoded:
-        """All of them, or so many that they have `RUN_BYTES_MAX`, and at least one. Raises SnapshotError,
-        SnapshotChangedError."""
+        """All of them, or so many that they have `RUN_BYTES_MAX` with the last one, and at least one. Raises
+        SnapshotError, SnapshotChangedError."""
         row: LeavesInARow | None = None
         if self._task.base is not None and self._task.prove_by:
             row = LeavesInARow(ALGORITHMS[self._task.prove_by], [file.size_bytes for file in self._task.base.files])

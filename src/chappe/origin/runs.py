@@ -6,7 +6,8 @@
 A long run costs less: each is handed over, and the leaf of the base that lies across its end is read once more by
 whoever proves the base. But all that it becomes is in memory until it is packed, so that how long one may be follows
 from how small the ones before it became, and how soon. Where that changes within a snapshot, `chappe.origin.encoder`
-ends a run that has become too large: the rest of it is asked for again.
+ends a run that has become too large: the rest of it is asked for again when it is due, in short ones for all hands.
+These have nothing else to do: as much as may wait has been made ahead by then.
 """
 
 from __future__ import annotations
@@ -42,14 +43,30 @@ class Runs(Iterator[range]):
         start = self._next
         if start == self._total:
             raise StopIteration
-        stop, run_bytes = start + 1, self._bytes_of(start)
-        while stop < start + self._blocks_max() and run_bytes + self._bytes_of(stop) <= self._bytes_max:
-            run_bytes += self._bytes_of(stop)
-            stop += 1
-        self._next, self._given = stop, self._given + 1
+        run = self._row(range(start, start + self._blocks_max()), self._bytes_max)
+        self._next, self._given = run.stop, self._given + 1
         if self._given % (2 * self._hands) == 0:
             self._length = min(2 * self._length, self._longest)
-        return range(start, stop)
+        return run
+
+    def again(self, rest: range) -> Iterator[range]:
+        """The rest of one, for all hands: where layers that change lie between some that do not, that is most of it. At
+        most `READ_BYTES_MAX`, once, is what it adds to what waits."""
+        length = max(1, len(rest) // (2 * self._hands))
+        while rest:
+            run = self._row(rest[:length], RUN_BYTES_MAX)
+            yield run
+            rest = rest[len(run) :]
+
+    def _row(self, blocks: range, bytes_max: int) -> range:
+        """So many of them that they have at most these bytes, and at least one."""
+        count, run_bytes = 1, self._bytes_of(blocks[0])
+        while count < len(blocks):
+            run_bytes += self._bytes_of(blocks[count])
+            if run_bytes > bytes_max:
+                break
+            count += 1
+        return blocks[:count]
 
     def _blocks_max(self) -> int:
         left = self._total - self._next
