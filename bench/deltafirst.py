@@ -16,6 +16,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from bench import scratch
+from bench.deltaland import touch_memory
 from bench.updates import Update
 from chappe.cli.localfleet import LocalFleet, RelaySpec
 from chappe.cli.process import Process
@@ -24,6 +25,7 @@ from chappe.publisher import AsyncPublisher
 Row = dict[str, Any]
 SHARDS = 4
 RECEIVED = "relayd_received_bytes_total"
+_TOUCHED = 4  # snapshots: what the worker and the publisher write of one, and some more
 _POLL_S = 0.002  # of a counter: there is no event to wait for
 
 
@@ -47,6 +49,7 @@ async def _measure(update: Update, folder: Path) -> list[Row]:
                 await (await publisher.publish(base, payload="full")).wait(timeout_s=120)
                 await publisher._bases.settled()
             relay = fleet.workers["w1"]
+            await asyncio.to_thread(touch_memory, _TOUCHED * 2 * SHARDS * update.base.size)
             before = await _received(relay)
             started = time.perf_counter()
             publication = await publisher.publish(target, payload=kind)
