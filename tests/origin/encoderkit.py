@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,14 @@ def all_are_up(made: Encoders) -> None:
     for process in made._all:
         assert process.ready or process._connection.poll(30.0)
         assert process.look()
+
+
+def program(folder: Path, text: str) -> str:
+    """To be started in place of Python; `text` may name that as {python}."""
+    path = folder / "python"
+    path.write_text(text.format(python=sys.executable))
+    path.chmod(0o755)
+    return str(path)
 
 
 def pids(made: Encoders) -> list[int]:

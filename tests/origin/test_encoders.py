@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ from chappe.origin.encoderprocess import EncoderProcess
 from chappe.origin.encoders import Encoders
 from chappe.origin.scan import Snapshot
 from chappe.origin.steps import Base
-from tests.origin.encoderkit import all_are_up, count_runs, encoded, pids, snapshot
+from tests.origin.encoderkit import all_are_up, count_runs, encoded, pids, program, snapshot
 
 
 @pytest.mark.parametrize("moved", [{}, {"d": "k", "a": "n", "b": "n"}], ids=["the same tensors", "other shards"])
@@ -61,12 +60,10 @@ def test_the_rest_of_a_run_that_became_large_is_asked_for(
     """With one block in each answer, whoever gives it: by processes, where they are lost in between, by threads."""
     base, target = two
     one = encoded(Compared(base, target), target, tmp_path / "one")
-    program = tmp_path / "python"
-    program.write_text(SMALL_RUNS.format(python=sys.executable))
-    program.chmod(0o755)
+    instead = program(tmp_path, SMALL_RUNS)
     monkeypatch.setattr(encoder, "RUN_BYTES_MAX", 1)
     monkeypatch.setattr(runs.Runs, "_blocks_max", lambda self: min(5, self._total - self._next))
-    with closing(Encoders(2, executable=str(program))) as made:
+    with closing(Encoders(2, executable=instead)) as made:
         made.start()
         all_are_up(made)
         asked = count_runs(made)

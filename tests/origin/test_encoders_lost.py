@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from chappe.origin.encoderprocess import EncoderProcess
 from chappe.origin.encoders import Encoders
 from chappe.origin.scan import Snapshot
 from chappe.origin.steps import Base
-from tests.origin.encoderkit import all_are_up, count_runs, encoded, pids
+from tests.origin.encoderkit import all_are_up, count_runs, encoded, pids, program
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
@@ -78,11 +77,9 @@ def test_an_error_that_nobody_has_thought_of_is_a_lost_process(
     tmp_path: Path, two: tuple[Base, Snapshot], caplog: pytest.LogCaptureFixture
 ) -> None:
     base, target = two
-    program = tmp_path / "python"
-    program.write_text(FAILS.format(python=sys.executable))
-    program.chmod(0o755)
+    instead = program(tmp_path, FAILS)
     one = encoded(Compared(base, target), target, tmp_path / "one")
-    with closing(Encoders(2, executable=str(program))) as made:
+    with closing(Encoders(2, executable=instead)) as made:
         made.start()
         all_are_up(made)
         begun = pids(made)
@@ -109,10 +106,8 @@ def test_stopped_in_the_middle_of_an_answer(
     tmp_path: Path, two: tuple[Base, Snapshot], caplog: pytest.LogCaptureFixture
 ) -> None:
     base, target = two
-    program = tmp_path / "python"
-    program.write_text(STOPS_IN_AN_ANSWER.format(python=sys.executable))
-    program.chmod(0o755)
-    with closing(Encoders(1, executable=str(program))) as made:
+    instead = program(tmp_path, STOPS_IN_AN_ANSWER)
+    with closing(Encoders(1, executable=instead)) as made:
         made.answer_s = 0.3
         made.start()
         all_are_up(made)

@@ -18,7 +18,7 @@ from chappe.origin.blocksources import Compared
 from chappe.origin.encoders import BYTES_AT_ONCE, BYTES_MIN, Encoders
 from chappe.origin.scan import Snapshot
 from chappe.origin.steps import Base
-from tests.origin.encoderkit import encoded, snapshot
+from tests.origin.encoderkit import encoded, program, snapshot
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,8 @@ def test_processes_that_cannot_start(
 
 
 def test_what_a_process_printed_is_told(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    program = tmp_path / "python"
-    program.write_text("#!/bin/sh\necho no room for numpy >&2\nexit 3\n")
-    program.chmod(0o755)
-    with closing(Encoders(1, executable=str(program))) as made:
+    instead = program(tmp_path, "#!/bin/sh\necho no room for numpy >&2\nexit 3\n")
+    with closing(Encoders(1, executable=instead)) as made:
         made.start()
         made._all[0]._process.wait()
         assert made._take() is None
